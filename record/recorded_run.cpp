@@ -112,6 +112,7 @@ class PrivateRoot {
     old_root_ = TRY(open_file("/", O_PATH | O_DIRECTORY));
     // `..` of a root is the root, and what is mounted on it (path_resolution(7)).
     loopback_ = TRY(open_file("/..", O_PATH | O_DIRECTORY));
+    raise_read_ahead();
     if (run_.scopes.empty()) {
       TRY(bind_natives());
       TRY(make_root());
@@ -132,6 +133,15 @@ class PrivateRoot {
   }
 
  private:
+  /// From FUSE's 128 KiB to the longest request. Only root may; others read in shorter requests.
+  void raise_read_ahead() const {
+    struct statx st {};
+    if (::statx(loopback_.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st) != 0) return;
+    const auto path =
+        fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", st.stx_dev_major, st.stx_dev_minor);
+    if (const auto file = open_file(path, O_WRONLY))
+      (void)write_all(file->get(), std::to_string(loopback::kMaxData / 1024), path);
+  }
   Result<void> bind_natives() {
     for (const auto& path : natives_) {
       const int error = bind_same_path(old_root_, loopback_, path, MS_REC);
@@ -313,8 +323,9 @@ class Run {
   Result<RecordedRun> run_in_namespaces();
   Result<RecordedRun> run_under_proot();
   Result<RecordedRun> run_with(const AppCommand& command, const AppSetup& setup);
-  Result<RecordingDaemon> start_daemon(const Fd& device);
-  int serve(int device, int socket);
+  Result<RecordingDaemon> start_daemon();
+  int serve(int socket);
+  static Result<void> serve_device(const RecordingDaemon& daemon, const Fd& device);
   static Result<RecordedRun> finish(RecordingDaemon& daemon, int exit_status, bool complete);
 
   const RecordOptions& options_;
@@ -372,7 +383,7 @@ Result<void> Run::prepare() {
   }
   header_.notes.emplace_back(
       "inotify and FIFOs connect to processes outside the run in native directories only; shared "
-      "mappings do for files opened O_RDWR, as root on Linux 6.9 or newer");
+      "mappings do for files opened for writing, as root on Linux 6.9 or newer");
   return {};
 }
 
@@ -447,14 +458,14 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
     if (user_mount_) (void)user_mount_->take_device();
     return setup.mount();
   };
-  // Declared before APP, so that it ends after APP, which a failure below kills.
-  std::optional<RecordingDaemon> daemon;
+  // Before APP: they start side by side, and it ends after APP, which a failure below kills.
+  RecordingDaemon daemon = TRY(start_daemon());
   AppProcess app = TRY(AppProcess::start(command, own, signals));
   Fd device = TRY(app.take_fuse_fd());
   no_namespaces_ = false;
   if (lack_ && !user_mount_) warn(*lack_);
   if (user_mount_) device = user_mount_->take_device();
-  daemon.emplace(TRY(start_daemon(device)));
+  TRY(serve_device(daemon, device));
   device.reset();
 
   RecordedRun out;
@@ -465,7 +476,7 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   if (!started) out.exec_error = started.error().code();
   out.end = TRY(app.wait(signals));
   if (user_mount_) user_mount_->detach();
-  auto end = finish(*daemon, out.end.status, out.end.signal == 0 && out.exec_error == 0);
+  auto end = finish(daemon, out.end.status, out.end.signal == 0 && out.exec_error == 0);
   if (!end) {
     out.trace_failure = end.error().message();
     return out;
@@ -475,34 +486,39 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   return end;
 }
 
-/// Forks the recorder and waits until it serves the device.
-Result<RecordingDaemon> Run::start_daemon(const Fd& device) {
+/// Forks the recorder, which waits for a device.
+Result<RecordingDaemon> Run::start_daemon() {
   auto sockets = TRY(make_socket_pair());
   ForkOptions how;
   how.dies_with_parent = false;
-  how.keep = {device.get(), sockets.other.get()};
+  how.keep = {sockets.other.get()};
   if (out_) how.keep->push_back(out_.get());
   how.null_stdio = true;
   how.default_signals = false;  // stay blocked: fs-record relays them to APP
   how.name = "fs-record:serve";
-  RecordingDaemon daemon(
-      TRY(fork_child(how, [&] { return serve(device.get(), sockets.other.get()); })),
-      std::move(sockets.one));
-  sockets.other.reset();
+  return RecordingDaemon(TRY(fork_child(how, [&] { return serve(sockets.other.get()); })),
+                         std::move(sockets.one));
+}
+
+/// Gives the recorder the device and waits until it is served.
+Result<void> Run::serve_device(const RecordingDaemon& daemon, const Fd& device) {
+  TRY(send_fd(daemon.socket.get(), device.get()));
   const auto answer = receive_packet(daemon.socket.get(), kForever);
   if (!answer) return fail("", "the recorder died at its start");
   if (answer->text != "ready") {
     Error failure = TRY(decode_record<Error>(answer->text));
     return fail(std::move(failure));
   }
-  return daemon;
+  return {};
 }
 
-int Run::serve(int device, int socket) {
+int Run::serve(int socket) {
   ::setsid();
   ::signal(SIGPIPE, SIG_IGN);  // a closed trace must not end APP's file system
   ::signal(SIGIO, SIG_IGN);    // sent when a lease is broken while IoModes tests for one
   const std::size_t most_nodes = raise_descriptor_limit();
+  const auto device = receive_fd(socket);
+  if (!device) return 3;
   std::optional<Recorder> recorder;
   std::optional<Serving> serving;
   try {
@@ -515,7 +531,8 @@ int Run::serve(int device, int socket) {
     loopback::drop_unneeded_capabilities();
     serving.emplace(
         *recorder,
-        loopback::Loopback::Setup{device, most_nodes, {natives_.begin(), natives_.end()}}, device);
+        loopback::Loopback::Setup{device->get(), most_nodes, {natives_.begin(), natives_.end()}},
+        device->get());
   } catch (const Error& error) {
     return send_failure(socket, error), 3;
   }

@@ -59,13 +59,17 @@ int statx(Loopback& tree, Request& request) {
   return request.reply(out);
 }
 
+constexpr std::uint32_t kFields =
+    FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_SIZE | FATTR_ATIME | FATTR_MTIME;
+
 int apply(const fuse_setattr_in& in, int fd, const FileKey& key) {
   const OwnPath path(fd);
   if ((in.valid & FATTR_MODE) != 0) {
     if (S_ISLNK(key.type)) return EOPNOTSUPP;
     if (::chmod(path.text, in.mode & 07777) != 0) return errno;
   }
-  if ((in.valid & (FATTR_UID | FATTR_GID)) != 0) {
+  // Without any field it is chown(2) with -1, -1, which changes ctime.
+  if ((in.valid & (FATTR_UID | FATTR_GID)) != 0 || (in.valid & kFields) == 0) {
     const uid_t uid = (in.valid & FATTR_UID) != 0 ? in.uid : static_cast<uid_t>(-1);
     const gid_t gid = (in.valid & FATTR_GID) != 0 ? in.gid : static_cast<gid_t>(-1);
     if (::fchownat(fd, "", uid, gid, AT_EMPTY_PATH) != 0) return errno;
@@ -119,7 +123,8 @@ int setattr(Loopback& tree, Request& request) {
   const auto path = tree.nodes.path(request.node());
   if ((in.valid & FATTR_SIZE) != 0) tree.log(request, Op::truncate, rc, path);
   if ((in.valid & FATTR_MODE) != 0) tree.log(request, Op::chmod, rc, path);
-  if ((in.valid & (FATTR_UID | FATTR_GID)) != 0) tree.log(request, Op::chown, rc, path);
+  if ((in.valid & (FATTR_UID | FATTR_GID)) != 0 || (in.valid & kFields) == 0)
+    tree.log(request, Op::chown, rc, path);
   if ((in.valid & (FATTR_ATIME | FATTR_MTIME)) != 0 && (in.valid & FATTR_SIZE) == 0)
     tree.log(request, Op::utimens, rc, path);
   if (rc != 0) return rc;

@@ -40,7 +40,7 @@ int init(Loopback& tree, Request& request) {
   out.minor = FUSE_KERNEL_MINOR_VERSION;
   if (in.major < FUSE_KERNEL_VERSION) return EPROTO;
   if (in.major > FUSE_KERNEL_VERSION) return request.reply(out);  // the kernel asks again
-  out.max_readahead = in.max_readahead;
+  out.max_readahead = kMaxData;  // the kernel takes the lesser of this and the mount's own
   // PARALLEL_DIROPS: lookups in one directory do not wait for each other. HANDLE_KILLPRIV_V2: the
   // real file loses its set-uid bits, because the recorder writes as the caller, so the kernel does
   // not ask for security.capability before each write. DONT_MASK: default ACLs precede the umask.

@@ -36,8 +36,9 @@ bool IoModes::pass(Opens& opens, int fd) {
 IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out& out) {
   const std::lock_guard lock(mutex_);
   Opens& opens = nodes_[node];
-  const bool both_ways = (flags & O_ACCMODE) == O_RDWR;
-  if ((both_ways || opens.passed > 0) && pass(opens, fd)) {
+  const int access = flags & O_ACCMODE;
+  const bool both_ways = access == O_RDWR;
+  if ((access != O_RDONLY || opens.passed > 0) && pass(opens, fd)) {
     ++opens.passed;
     out.open_flags = FOPEN_DIRECT_IO | kOpenPassthrough;
     std::memcpy(&out.padding, &opens.backing, sizeof(opens.backing));

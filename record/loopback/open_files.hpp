@@ -15,13 +15,13 @@
 namespace heddle::loopback {
 
 /// Decides for each open of a regular file whether the kernel caches its pages. Cached pages and
-/// their mappings are coherent within the run only. So a file opened O_RDWR, as by databases, is
-/// read and written uncached, and its mappings are of the real file's pages, which all processes
-/// share (FOPEN_DIRECT_IO with FOPEN_PASSTHROUGH; Linux 6.9, root).
+/// their mappings are coherent within the run only. So a file opened for writing is read and
+/// written uncached, and its mappings are of the real file's pages, which all processes share
+/// (FOPEN_DIRECT_IO with FOPEN_PASSTHROUGH; Linux 6.9, root).
 ///
 /// Without passthrough, or when the run has the file open for reading already (all mappings of a
-/// file must be of one kind), its pages are cached, unless a process outside has it open: then it
-/// is uncached, and mmap(2) with MAP_SHARED fails with ENODEV. Thread-safe.
+/// file must be of one kind), its pages are cached. But a file opened O_RDWR that a process outside
+/// has open is uncached, and its mmap(2) with MAP_SHARED fails with ENODEV. Thread-safe.
 class IoModes {
  public:
   enum class Mode : std::uint8_t { none, kept, direct, passed };

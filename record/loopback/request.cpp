@@ -25,9 +25,15 @@ namespace {
 
 ssize_t send_to(int device, fuse_out_header header, const void* data, std::size_t size) {
   header.len = static_cast<std::uint32_t>(sizeof(header) + size);
-  const iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
+  // The kernel pins each page that it copies from: a small message is in one.
+  alignas(512) char message[512];
+  const bool is_small = header.len <= sizeof(message);
+  std::memcpy(message, &header, sizeof(header));
+  if (is_small && size > 0) std::memcpy(message + sizeof(header), data, size);
+  const iovec parts[2] = {{message, is_small ? header.len : sizeof(header)},
+                          {const_cast<void*>(data), size}};
   before_answer();
-  return insist([&] { return ::writev(device, parts, size > 0 ? 2 : 1); }, is_shortage);
+  return insist([&] { return ::writev(device, parts, is_small ? 1 : 2); }, is_shortage);
 }
 
 void answer(int device, std::uint64_t unique, int error, const void* data, std::size_t size) {
@@ -47,9 +53,13 @@ bool is_shortage(int error) {
 
 void give_up() { ::_exit(3); }
 
-void Request::reply_error(int error) { answer(device_, header().unique, error, nullptr, 0); }
+void Request::reply_error(int error) {
+  thread_.answered();
+  answer(device_, header().unique, error, nullptr, 0);
+}
 
 int Request::reply_bytes(const void* data, std::size_t size) {
+  thread_.answered();
   answer(device_, header().unique, 0, data, size);
   return kAnswered;
 }
@@ -72,10 +82,10 @@ constexpr std::uint64_t kOfFiles = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) |
                                    bit(CAP_DAC_READ_SEARCH) | bit(CAP_FOWNER) | bit(CAP_FSETID) |
                                    bit(CAP_LINUX_IMMUTABLE) | bit(CAP_MKNOD) | bit(CAP_SETFCAP) |
                                    bit(CAP_SYS_ADMIN) | bit(CAP_SYS_RESOURCE);
-/// The recorder's own, to switch users, read /proc and test leases. They decide on no file, so that
-/// threads have them also with a caller's rights.
+/// The recorder's own, to switch users, read /proc, test leases and set its scheduling policy. They
+/// decide on no file, so that threads have them also with a caller's rights.
 constexpr std::uint64_t kOurs =
-    bit(CAP_SETUID) | bit(CAP_SETGID) | bit(CAP_SYS_PTRACE) | bit(CAP_LEASE);
+    bit(CAP_SETUID) | bit(CAP_SETGID) | bit(CAP_SYS_PTRACE) | bit(CAP_LEASE) | bit(CAP_SYS_NICE);
 
 struct Sets {
   std::uint64_t effective = 0, permitted = 0;
@@ -175,11 +185,11 @@ CallerRights::CallerRights() : may_switch_(are_many()) {
 bool CallerRights::root_counts(std::int32_t tid) {
   constexpr int kTrustMs = 20;
   const auto now = monotonic_ms();
-  if (tid == known_tid_ && now < known_until_ms_) return true;
+  Known& known = known_[static_cast<std::uint32_t>(tid) % known_.size()];
+  if (tid == known.tid && now < known.until_ms) return true;
   const ino_t its = user_namespace(tid);
   if (its != 0 && its != own_user_namespace()) return false;
-  known_tid_ = tid;
-  known_until_ms_ = now + kTrustMs;
+  known = {tid, now + kTrustMs};
   return true;
 }
 

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -122,7 +124,7 @@ class CallerRights {
   /// kernels before 5.8, which have no faccessat2(2).
   bool may_by_mode(const struct statx& st, std::string_view acl, int mask) const;
   /// To be called when the caller may enter another user namespace.
-  void forget_caller() { known_tid_ = 0; }
+  void forget_callers() { known_ = {}; }
 
  private:
   friend class OwnRights;
@@ -139,8 +141,11 @@ class CallerRights {
   State own_;
   std::vector<std::uint32_t> groups_;
   unsigned umask_ = ~0U;
-  std::int32_t known_tid_ = 0;  ///< root's, known to be in the recorder's user namespace
-  std::int64_t known_until_ms_ = 0;
+  struct Known {
+    std::int32_t tid = 0;
+    std::int64_t until_ms = 0;
+  };
+  std::array<Known, 64> known_;  ///< root's threads in the recorder's user namespace
 };
 
 /// The recorder's rights for the calling thread, during the object's lifetime.
@@ -166,6 +171,11 @@ struct ServingThread {
   char* out;  ///< room for an answer: kMaxData and a page
   /// Lets another thread read the next request before a slow operation.
   std::function<void()> go_slow;
+  bool few_callers = true;
+  std::atomic<std::uint64_t> steps = 0;  ///< odd: at a request that is not answered
+  void answered() {
+    if (steps % 2 != 0) ++steps;
+  }
 };
 
 inline constexpr int kAnswered = -1;
@@ -185,6 +195,7 @@ class Request {
   CallerRights& rights() { return thread_.rights; }
   char* out() { return thread_.out; }
   void go_slow() { thread_.go_slow(); }
+  bool few_callers() const { return thread_.few_callers; }
 
   /// The body behind the header, padded with zeroes.
   template <class Body>

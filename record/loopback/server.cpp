@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/syscall.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -27,6 +30,71 @@ constexpr unsigned kWindow = 64;
 // At most as many changes of the caller as one program and its short-lived children cause.
 constexpr unsigned kFewChanges = 8;
 
+bool set_policy(std::int32_t thread, int policy) {
+  constexpr sched_param kNone{};
+  return ::sched_setscheduler(thread, policy, &kNone) == 0;
+}
+
+/// Makes the leader SCHED_IDLE while it follows a program. The kernel counts a core that runs only
+/// SCHED_IDLE threads as idle (kernel/sched/fair.c, sched_idle_cpu()), so that the program which
+/// the leader wakes stays on the core of both instead of moving to an idle one. The leader
+/// continues when the program sleeps in its next request. Beside other threads it would starve: the
+/// thread that watches it then calls end(). Thread-safe.
+class IdlePolicy {
+ public:
+  /// Finds out whether the policy can be left again (CAP_SYS_NICE). If not, the calling thread has
+  /// it from here on.
+  void probe() {
+    allowed_ = ::sched_getscheduler(0) == SCHED_OTHER && set_policy(0, SCHED_IDLE) &&
+               set_policy(0, SCHED_OTHER);
+  }
+  /// Gives the calling thread the policy, unless another thread has it or it starved recently.
+  void begin() {
+    const auto thread = static_cast<std::int32_t>(::syscall(SYS_gettid));
+    const auto now = monotonic_ms();
+    if (!allowed_ || thread_ != 0 || now < not_before_ms_) return;
+    if (all_cores_run()) {
+      not_before_ms_ = now + kFirstPauseMs;
+      return;
+    }
+    std::int32_t none = 0;
+    if (set_policy(thread, SCHED_IDLE) && !thread_.compare_exchange_strong(none, thread))
+      set_policy(thread, SCHED_OTHER);
+  }
+  /// Whether a thread has the policy.
+  bool is_on() const { return thread_ != 0; }
+  /// Takes it from `thread`, 0: from any.
+  void end(std::int32_t thread = 0) {
+    if (thread == 0) thread = thread_;
+    if (thread != 0 && thread_.compare_exchange_strong(thread, 0)) set_policy(thread, SCHED_OTHER);
+  }
+  /// As end(), and permits no other thread to begin() for a while: longer each time.
+  void starved() {
+    const auto now = monotonic_ms();
+    pause_ms_ = now > not_before_ms_ + 10 * kLongestPauseMs
+                    ? kFirstPauseMs
+                    : std::min(2 * pause_ms_, kLongestPauseMs);
+    not_before_ms_ = now + pause_ms_;
+    end();
+  }
+
+ private:
+  static constexpr std::int64_t kFirstPauseMs = 50, kLongestPauseMs = 2000;
+  /// Whether more threads than the calling one and one for each other core are runnable (proc(5)).
+  static bool all_cores_run() {
+    char text[128] = {};
+    unsigned runnable = 0;
+    const Fd fd(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC));
+    return fd && ::read(fd.get(), text, sizeof(text) - 1) > 0 &&
+           std::sscanf(text, "%*f %*f %*f %u/", &runnable) == 1 &&
+           runnable > std::thread::hardware_concurrency();
+  }
+  std::atomic<bool> allowed_ = false;
+  std::atomic<std::int32_t> thread_ = 0;
+  std::atomic<std::int64_t> not_before_ms_ = 0;
+  std::int64_t pause_ms_ = kFirstPauseMs;  ///< of the watching thread
+};
+
 /// Field 39 of /proc/TID/stat (proc(5)): the core the thread last ran on; -1: it has ended.
 int core_of(int stat_fd) {
   char text[1024];
@@ -38,30 +106,39 @@ int core_of(int stat_fd) {
   return at ? std::atoi(at + 1) : -1;
 }
 
-/// Keeps the thread that uses it on the core of the program it serves: without wake-ups across
-/// cores a request takes 14 us instead of 30 (measured). With many callers the scheduler chooses.
-/// One object a thread.
+/// Keeps the leading thread on the core of the program that it serves, because a wake-up across
+/// cores may take longer than a request (in a VM, a request takes 50 us instead of 12: measured).
+/// With many callers the scheduler chooses. One object a thread.
 class CoreFollower {
  public:
-  CoreFollower() {
+  explicit CoreFollower(IdlePolicy& policy) : policy_(policy) {
     CPU_ZERO(&all_);
     usable_ = ::sched_getaffinity(0, sizeof(all_), &all_) == 0 && CPU_COUNT(&all_) > 1;
   }
   ~CoreFollower() { release(); }
   void on_request(std::int32_t tid) {
-    if (!usable_ || tid == 0) return;
+    if (tid == 0) return;
     if (tid != last_tid_) {
       last_tid_ = tid;
       ++changes_;
     }
-    if (++in_window_ < kWindow && core_ >= 0) return;
-    if (changes_ <= kFewChanges) {
+    if (++in_window_ < kWindow && (core_ >= 0 || !usable_)) return;
+    few_callers_ = changes_ <= kFewChanges;
+    if (few_callers_ && usable_) {
       sample(tid);
     } else {
       release();
     }
     in_window_ = 0;
     changes_ = 0;
+  }
+  bool few_callers() const { return few_callers_; }
+  /// Leaves the choice of the core to the scheduler.
+  void release() {
+    if (core_ < 0) return;
+    policy_.end(thread_);
+    ::sched_setaffinity(0, sizeof(all_), &all_);
+    core_ = -1;
   }
 
  private:
@@ -71,20 +148,19 @@ class CoreFollower {
       stat_tid_ = tid;
     }
     const int core = stat_ ? core_of(stat_.get()) : -1;
-    if (core < 0 || core == core_ || !CPU_ISSET(core, &all_)) return;
+    if (core < 0 || !CPU_ISSET(core, &all_)) return;
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(core, &one);
-    if (::sched_setaffinity(0, sizeof(one), &one) == 0) core_ = core;
+    if (core != core_ && ::sched_setaffinity(0, sizeof(one), &one) == 0) core_ = core;
+    if (core == core_) policy_.begin();
   }
-  void release() {
-    if (core_ < 0) return;
-    ::sched_setaffinity(0, sizeof(all_), &all_);
-    core_ = -1;
-  }
+  IdlePolicy& policy_;
+  const std::int32_t thread_ = static_cast<std::int32_t>(::syscall(SYS_gettid));
   cpu_set_t all_;
   bool usable_ = false;
   int core_ = -1;  ///< -1: any
+  bool few_callers_ = true;
   std::int32_t last_tid_ = 0;
   unsigned in_window_ = 0;
   unsigned changes_ = 0;
@@ -105,25 +181,24 @@ class Server {
 
  private:
   static constexpr std::size_t kMostThreads = 192;  // a third of them may wait for locks
-  static constexpr std::chrono::milliseconds kStuck{20};
+  static constexpr std::chrono::milliseconds kStuck{20}, kStarving{5};
   static constexpr std::size_t kBufferSize = kMaxData + 4096;
 
   void start_thread();
   void run_thread();
-  bool become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& term);
-  void lead(ServingThread& thread, char* in, std::uint64_t term, const bool& leads);
+  bool become_leader(std::unique_lock<std::mutex>& lock, ServingThread& thread);
+  void lead(ServingThread& thread, CoreFollower& core, char* in);
   void handle(Request& request);
+  bool has_request() const;
 
   Loopback& loopback_;
   int device_;
   std::mutex mutex_;
   std::condition_variable free_;
-  bool has_leader_ = false;
+  IdlePolicy policy_;
   bool ended_ = false;
   std::size_t waiting_ = 0;
-  std::atomic<std::uint64_t> term_{0};   ///< raised when the leader changes
-  std::atomic<std::uint64_t> begun_{0};  ///< requests read by the leader
-  std::atomic<std::uint64_t> done_{0};   ///< and answered
+  std::atomic<ServingThread*> leader_ = nullptr;
   std::size_t started_ = 0;
   std::list<std::thread> threads_;
 };
@@ -143,6 +218,7 @@ void Server::run() {
     const std::lock_guard lock(mutex_);
     for (int i = 0; i < 2; ++i) start_thread();
   }
+  policy_.probe();
   for (;;) {
     std::thread next;
     {
@@ -157,44 +233,51 @@ void Server::run() {
 
 void Server::run_thread() {
   const std::unique_ptr<char[]> in(new char[kBufferSize]), out(new char[kBufferSize]);
-  std::uint64_t term = 0;
-  bool leads = false;
+  CoreFollower core(policy_);
   ServingThread thread{{}, out.get(), [&] {
-                         if (!leads) return;
-                         leads = false;
+                         if (leader_ != &thread) return;
+                         core.release();
                          const std::lock_guard lock(mutex_);
-                         if (term_ == term) has_leader_ = false;
+                         if (leader_ == &thread) leader_ = nullptr;
                          free_.notify_one();
                        }};
   std::unique_lock lock(mutex_);
-  while (become_leader(lock, term)) {
+  while (become_leader(lock, thread)) {
     lock.unlock();
-    leads = true;
-    lead(thread, in.get(), term, leads);
+    lead(thread, core, in.get());
+    core.release();
     lock.lock();
   }
 }
 
+bool Server::has_request() const {
+  pollfd entry{device_, POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
 /// Waits until there is no leader, or it is stuck. False: the mount is gone.
-bool Server::become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& term) {
+bool Server::become_leader(std::unique_lock<std::mutex>& lock, ServingThread& thread) {
   ++waiting_;
-  std::uint64_t stuck_at = ~0ULL;
-  while (has_leader_ && !ended_) {
-    if (free_.wait_for(lock, kStuck) != std::cv_status::timeout) continue;
-    const auto begun = begun_.load();
-    if (begun == done_.load()) {
-      stuck_at = ~0ULL;
-    } else if (begun == stuck_at) {
-      break;  // at the same request as kStuck ago; it finishes that without leading
-    } else {
-      stuck_at = begun;
+  std::uint64_t seen = ~0ULL;
+  auto since = std::chrono::steady_clock::now();
+  while (leader_ && !ended_) {
+    if (free_.wait_for(lock, policy_.is_on() ? kStarving : kStuck) != std::cv_status::timeout ||
+        !leader_ || ended_)
+      continue;
+    const auto now = std::chrono::steady_clock::now();
+    const auto steps = leader_.load()->steps.load();
+    const bool is_answering = steps % 2 != 0;
+    if (steps != seen || (!is_answering && !(policy_.is_on() && has_request()))) {
+      seen = steps;
+      since = now;
+      continue;
     }
+    if (policy_.is_on()) policy_.starved();
+    if (is_answering && now - since >= kStuck) break;  // it finishes that request without leading
   }
   --waiting_;
   if (ended_) return false;
-  has_leader_ = true;
-  term = ++term_;
-  begun_ = done_ = 0;
+  leader_ = &thread;
   if (waiting_ == 0 && started_ < kMostThreads) start_thread();
   return true;
 }
@@ -207,10 +290,8 @@ void Server::handle(Request& request) {
   }
 }
 
-/// `leads` becomes false when the reading is handed on.
-void Server::lead(ServingThread& thread, char* in, std::uint64_t term, const bool& leads) {
-  CoreFollower core;
-  while (leads && term_.load() == term) {
+void Server::lead(ServingThread& thread, CoreFollower& core, char* in) {
+  while (leader_ == &thread) {
     const ssize_t n =
         insist([&] { return ::read(device_, in, kBufferSize); },
                [](int error) { return is_shortage(error) && error != EINTR && error != EAGAIN; });
@@ -228,9 +309,10 @@ void Server::lead(ServingThread& thread, char* in, std::uint64_t term, const boo
     after_request();
     Request request(device_, in, static_cast<std::size_t>(n), thread);
     if (Loopback::may_ask_about_caller(request)) core.on_request(request.tid());
-    ++begun_;
+    thread.few_callers = core.few_callers();
+    ++thread.steps;
     handle(request);
-    if (leads && term_.load() == term) ++done_;
+    thread.answered();  // FORGET has no answer
   }
 }
 

@@ -95,7 +95,8 @@ constexpr std::uint64_t set_of(std::initializer_list<int> capabilities) {
 constexpr std::uint64_t kOfFiles =
     set_of({CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID,
             CAP_LINUX_IMMUTABLE, CAP_MKNOD, CAP_SETFCAP, CAP_SYS_ADMIN, CAP_SYS_RESOURCE});
-constexpr std::uint64_t kRecorders = set_of({CAP_SETUID, CAP_SETGID, CAP_SYS_PTRACE, CAP_LEASE});
+constexpr std::uint64_t kRecorders =
+    set_of({CAP_SETUID, CAP_SETGID, CAP_SYS_PTRACE, CAP_LEASE, CAP_SYS_NICE});
 
 class RecordersRights : public ::testing::Test {
  protected:

@@ -41,6 +41,26 @@ TEST_F(Recorder, records_the_requested_and_the_resolved_name) {
   EXPECT_TRUE(open->exe.ends_with("/cat"));
 }
 
+TEST_F(Recorder, moves_data_in_requests_of_one_mebibyte) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root, to raise the read-ahead");
+  ASSERT_EQ(record_here({"sh", "-c",
+                         "dd if=/dev/zero of=big bs=4M count=2 2>/dev/null && exec dd if=big "
+                         "of=/dev/null bs=4M status=none"},
+                        {"--io"})
+                .status,
+            0);
+  for (const Op op : {Op::write, Op::read}) {
+    std::int64_t all = 0, longest = 0;
+    for (const auto& e : read_seen(trace_).events) {
+      if (e.op != op || e.path != dir_ / "big") continue;
+      all += e.bytes;
+      longest += e.bytes == 1 << 20;
+    }
+    EXPECT_EQ(all, 8 << 20);
+    EXPECT_GE(longest, 6) << trace::op_name(op);
+  }
+}
+
 TEST_F(Recorder, writes_traces_of_equal_runs_that_fs_diff_calls_equal) {
   HEDDLE_STAGED(fs_diff, "fs-diff");
   // The kernel caches directories for a second, and closes files at exit in no fixed order.
