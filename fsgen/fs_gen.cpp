@@ -219,8 +219,8 @@ bool has_new(const LearnedRun& found, const LearnedRun& known, const MapContent&
 /// Whether guiding the run's processes saved something, or would have.
 bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& done) {
   const auto& counters = done.counters;
-  if (map.mount || !map.learned.empty() || counters.failed() > 0 || done.end.signal != 0 ||
-      counters.guided_processes + counters.unguided_processes == 0)
+  if (map.mount || !map.learned.empty() || counters.failed() > 0 || counters.left > 0 ||
+      done.end.signal != 0 || counters.guided_processes + counters.unguided_processes == 0)
     return true;
   SlowFiles files(options.slow, options.fast);
   for (const auto& [program, found] : done.learned_run)
