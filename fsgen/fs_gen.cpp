@@ -189,10 +189,12 @@ AppEnd become_app(const GenOptions& options, const std::string& app_path) {
   return {report_exec_failure(options.command[0], error)};
 }
 
+/// Resolving the programs of a test suite would take longer than they save.
+constexpr std::size_t kMostPrograms = 256;
+
 LearnedRun merged(LearnedRun all, const LearnedRun& more) {
-  constexpr std::size_t kMostPrograms = 256;
-  if (all.size() > kMostPrograms) all.clear();
   for (const auto& [program, found] : more) {
+    if (all.size() >= kMostPrograms && !all.contains(program)) continue;
     auto& known = all[program];
     for (const auto& [name, path] : found.libraries) known.libraries.insert_or_assign(name, path);
     known.ambiguous.insert(found.ambiguous.begin(), found.ambiguous.end());
@@ -243,7 +245,8 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
   bool valid = false;
   const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
   if (!valid || !has_new(done.learned_run, now->learned, map.content)) return;
-  (void)prepare_map(options, app_path, "", &cache, merged(now->learned, done.learned_run));
+  const auto learned = merged(now->learned, done.learned_run);
+  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned);
 }
 
 /// `--explain`.

@@ -152,7 +152,8 @@ void store(PreparedMap& map, const RunCache& cache, const std::string& app, cons
            std::int64_t started_ns, const LearnedRun& learned) {
   auto seen = world.seen();
   if (!seen) return;
-  CachedRun run{map.content.programs, app, map.mount, "", map.serve, map.speeds, learned};
+  CachedRun run{map.content.programs, app,     map.mount, "", map.serve,
+                map.speeds,           learned, map.index};
   for (auto& program : run.programs) program.guided.clear();
   const auto path = cache.path(map.key + ".map");
   if (map.mount) {
@@ -161,7 +162,7 @@ void store(PreparedMap& map, const RunCache& cache, const std::string& app, cons
     if (!reader) return;
     run.map_id = reader->id().hex();
   }
-  const bool stored = cache.store(map.key, run, std::move(*seen), started_ns, map.index);
+  const bool stored = cache.store(map.key, run, std::move(*seen), started_ns);
   if (stored && map.mount) map.path = path;
 }
 
@@ -230,7 +231,10 @@ bool take_cached(PreparedMap& map, const RunCache& cache) {
   map.mount = run->mount;
   map.serve = run->serve;
   map.speeds = std::move(run->speeds);
-  map.index_path = cache.path(map.key);
+  if (cache.is_local())
+    map.index_path = cache.path(map.key);
+  else
+    map.index = std::move(run->index);
   map.cached = true;
   return true;
 }

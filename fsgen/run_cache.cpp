@@ -13,9 +13,11 @@
 
 #include "base/coder.hpp"
 #include "base/escape.hpp"
+#include "base/file_systems.hpp"
 #include "base/launch/rank.hpp"
 #include "base/trusted_path.hpp"
 #include "resolver/elf/cached_facts.hpp"
+#include "resolver/map/index_format.hpp"
 #include "resolver/map/map_format.hpp"
 
 namespace heddle {
@@ -41,7 +43,10 @@ constexpr std::size_t kMostFiles = 1024;
 constexpr unsigned kThreads = 32;
 constexpr std::size_t kTrailer = sizeof(std::uint64_t) + sizeof(Checksum);
 
-std::string directory_name() { return "runs-" HEDDLE_VERSION; }
+std::string directory_name() {
+  return fmt::format("runs-{}-{}-{}", HEDDLE_VERSION, map_format::kMapVersion,
+                     index_format::kVersion);
+}
 
 LearnedList to_list(const LearnedRun& learned) {
   LearnedList out;
@@ -142,6 +147,7 @@ std::optional<Entry> read_entry(int directory, const std::string& key) {
   decoder(out.run, out.seen, learned);
   if (!decoder.complete()) return std::nullopt;
   out.run.learned = from_list(learned);
+  out.run.index = bytes->substr(0, index_size);
   return out;
 }
 
@@ -215,8 +221,10 @@ bool RunCache::write(const std::string& name, std::string_view bytes) const {
   return good;
 }
 
+bool RunCache::is_local() const { return locality_of(directory_.get()) != Locality::remote; }
+
 bool RunCache::store(const std::string& key, const CachedRun& run, Seen seen,
-                     std::int64_t started_ns, const std::string& index) const {
+                     std::int64_t started_ns) const {
   for (auto& [path, stamp, is_directory, digest, is_listed] : seen.paths) {
     if (!stamp || std::max(stamp->mtime_ns, stamp->ctime_ns) < started_ns - kRacy) continue;
     if (!is_listed) return false;
@@ -225,8 +233,8 @@ bool RunCache::store(const std::string& key, const CachedRun& run, Seen seen,
   Encoder body;
   body(run, seen, to_list(run.learned));
   Encoder size;
-  size(std::uint64_t{index.size()});
-  return write(key, with_checksum(index + body.take() + size.take()));
+  size(std::uint64_t{run.index.size()});
+  return write(key, with_checksum(run.index + body.take() + size.take()));
 }
 
 bool RunCache::is_plain(const std::string& key, const std::string& program) const {

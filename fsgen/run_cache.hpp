@@ -30,6 +30,7 @@ struct CachedRun {
   std::string serve;                 ///< for fs-mount --serve
   std::vector<std::string> speeds;   ///< "DIR: slow: WHY", for --explain
   LearnedRun learned;
+  std::string index;  ///< for --via direct
 };
 
 class RunCache {
@@ -38,6 +39,9 @@ class RunCache {
   static std::optional<RunCache> open();
 
   std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
+  /// Whether processes may map its files: on a network file system that is a SIGBUS when another
+  /// node removes them.
+  bool is_local() const;
   /// The run `key`. `valid`: all that it depends on is unchanged, looked up by 32 threads where
   /// files are slow, and on each node by one rank of a job for all that start within ten seconds.
   std::optional<CachedRun> find(const std::string& key, bool& valid) const;
@@ -45,8 +49,8 @@ class RunCache {
   std::optional<Fd> lock(const std::string& key, std::chrono::milliseconds limit) const;
   /// Does nothing if something in `seen` is younger than 2 s before `started_ns` (its next change
   /// may not change its stamp), or on a full disk. Result: whether the file is there.
-  bool store(const std::string& key, const CachedRun& run, Seen seen, std::int64_t started_ns,
-             const std::string& index) const;
+  bool store(const std::string& key, const CachedRun& run, Seen seen,
+             std::int64_t started_ns) const;
 
   /// Whether the last run of this command line within a day had nothing to gain.
   bool is_plain(const std::string& key, const std::string& program) const;

@@ -21,6 +21,7 @@ struct LearnedProgram {
   std::map<std::string, std::string> libraries;
   /// Names that led to different files in different processes or at different times.
   std::set<std::string> ambiguous;
+  bool operator==(const LearnedProgram&) const = default;
 };
 
 /// The programs of one run, by the path of /proc/PID/exe.

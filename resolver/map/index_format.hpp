@@ -11,7 +11,7 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kVersion = 5;
 
 struct Header {
   char magic[8];

@@ -39,6 +39,13 @@ Fd open_own(const std::string& path) {
   return {};
 }
 
+/// LMDB maps its lock file and writes there: a hole of it on a full disk would be a SIGBUS.
+bool allocate_locks(const std::string& path) {
+  constexpr off_t kSize = 8192;  // of LMDB's default number of readers
+  const Fd file = open_own(path + "-lock");
+  return file && ::posix_fallocate(file.get(), 0, kSize) == 0;
+}
+
 }  // namespace
 
 struct RecordCache::Handles {
@@ -49,7 +56,7 @@ struct RecordCache::Handles {
   bool open(const std::string& path, std::size_t limit) {
     file = open_own(path);
     MDB_env* raw = nullptr;
-    if (!file || ::mdb_env_create(&raw) != 0) return false;
+    if (!file || !allocate_locks(path) || ::mdb_env_create(&raw) != 0) return false;
     env.reset(raw);
     if (::mdb_env_set_mapsize(raw, limit) != 0 ||
         ::mdb_env_open(raw, path.c_str(), MDB_NOSUBDIR | MDB_NOSYNC | MDB_NOTLS | MDB_NORDAHEAD,

@@ -2,12 +2,14 @@
 #include "ship/registry/registries.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <regex>
 #include <sstream>
 
 #include "base/fd.hpp"
+#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace heddle::registry {
@@ -26,7 +28,9 @@ bool is_below(const std::string& name, const std::string& prefix) {
 }
 
 void add_file(std::vector<RegistryEntry>& entries, const std::string& path) {
-  const auto more = registry_entries(read_file(path, kLargestFile).value_or(""));
+  const auto text = read_file(path, kLargestFile);
+  if (!text && text.error().code() != ENOENT) warn(text.error());
+  const auto more = registry_entries(text.value_or(""));
   entries.insert(entries.end(), more.begin(), more.end());
 }
 

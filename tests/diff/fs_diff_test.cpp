@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT
-#include <array>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
 
+#include <array>
+#include <random>
+
+#include "base/child.hpp"
 #include "tests/diff/fs_diff_support.hpp"
 
 namespace heddle {
@@ -236,6 +244,36 @@ TEST_F(FsDiff, marks_an_upper_bound_above_max_distance) {
   const auto wide = json({a, b, "--local", "0", "--max-distance", "100%"});
   EXPECT_EQ(wide["exact"], true);
   EXPECT_EQ(wide["distance"], exact["distance"]);
+}
+
+TEST_F(FsDiff, shows_its_progress_on_a_terminal) {
+  // Unrelated runs: seconds of work, of which only the first are waited for.
+  std::vector<trace::Event> events(800'000);
+  std::vector<std::string> paths;
+  for (int i = 0; i < 5'000; ++i) paths.push_back("/" + std::to_string(i));
+  std::mt19937 random(1);
+  for (const char* name : {"a", "b"}) {
+    for (auto& e : events) e.path = paths[random() % paths.size()], e.pid = 1;
+    trace(name, events);
+  }
+  const Fd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal && ::grantpt(terminal.get()) == 0 && ::unlockpt(terminal.get()) == 0);
+  const Fd other(::open(::ptsname(terminal.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  auto child = value_or_throw(spawn(HEDDLE_FS_DIFF,
+                                    {"fs-diff", "--summary", "--local", "0", path("a"), path("b")},
+                                    {.fds = {{null.get(), 1}, {other.get(), 2}}}));
+  std::string shown;
+  pollfd ready{terminal.get(), POLLIN, 0};
+  while (shown.find(" %") == shown.npos && ::poll(&ready, 1, 60'000) > 0) {
+    std::array<char, 256> buffer;
+    const auto size = ::read(terminal.get(), buffer.data(), buffer.size());
+    if (size <= 0) break;
+    shown.append(buffer.data(), static_cast<std::size_t>(size));
+  }
+  EXPECT_NE(shown.find("\rfs-diff: comparing: "), shown.npos) << shown;
+  ::kill(child.pid(), SIGKILL);
+  static_cast<void>(child.wait());
 }
 
 TEST_F(FsDiff, names_the_event_that_waited) {

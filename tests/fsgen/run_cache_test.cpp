@@ -191,6 +191,17 @@ TEST_F(RunCache, no_cache_is_no_reason_not_to_run) {
   EXPECT_FALSE(is_cached({app}, 1, {"--no-cache"}));
   EXPECT_EQ(runs(), "");
   EXPECT_EQ(sh("ulimit -f 1; $FS_GEN -q ./app").status, 1);
+  if (::geteuid() != 0) return;
+  for (const char* room : {"4k", "8k", "12k", "16k", "64k"})
+    EXPECT_EQ(
+        sh("unshare -m sh -c 'mkdir -p full; mount -t tmpfs -o size=" + std::string(room) +
+           " none full; mkdir full/heddle; head -c 100000 /dev/zero > full/fill 2>/dev/null; "
+           "export XDG_CACHE_HOME=$DIR/full; $FS_GEN -q ./app; [ $? = 1 ] && : > full/fill && "
+           "$FS_GEN -q ./app; [ $? = 1 ] && head -c 100000 /dev/zero > full/fill 2>/dev/null; "
+           "$FS_GEN -q ./app'")
+            .status,
+        1)
+        << room;
 }
 
 TEST_F(RunCache, of_64_at_once_each_has_the_right_answer) {
