@@ -132,9 +132,9 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
 /// APP succeeded.
 AppEnd learn(const GenOptions& options, const std::string& app_path,
              const std::function<AppEnd(const GenOptions&)>& run) {
-  // Not in the run's directory, which ends with the mount. Owner-only: another user who can write
-  // to the log chooses what later runs load.
-  const auto directory = value_or_throw(TempDir::create("hdl"));
+  // Not in the run's directory, which ends with the mount. The log is owner-only: a user who can
+  // write to the log chooses what later runs load.
+  const auto directory = value_or_throw(make_work_dir());
   GenOptions once = options;
   once.out.clear();
   once.learn_log = directory.path() + "/log";
@@ -221,8 +221,8 @@ bool has_new(const LearnedRun& found, const LearnedRun& known, const MapContent&
 /// Whether guiding the run's processes saved something, or would have.
 bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& done) {
   const auto& counters = done.counters;
-  if (map.mount || !map.learned.empty() || counters.failed() > 0 || done.end.signal != 0 ||
-      counters.guided_processes + counters.unguided_processes == 0)
+  if (map.mount || !map.learned.empty() || counters.failed() > 0 || counters.left > 0 ||
+      done.end.signal != 0 || counters.guided_processes + counters.unguided_processes == 0)
     return true;
   SlowFiles files(options.slow, options.fast);
   for (const auto& [program, found] : done.learned_run)

@@ -300,7 +300,8 @@ void GuidedRun::finish(RunReport& report) {
   if (const MapProgram* app = map_.app()) {
     report.libraries = app->libraries.size();
     report.probes_without = app->probes_unguided;
-    if (!direct() && report.guided && is_reported())
+    // The auditor gives dladdr original paths.
+    if (options_.loader == LoaderKind::environment && is_reported())
       report.suspects = find_plugin_suspects(map_.content, *app);
   }
   finish_daemon(report);

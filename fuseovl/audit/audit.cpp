@@ -254,6 +254,7 @@ void act_on(TlsGuard::Fit fit) {
   if (fit == TlsGuard::Fit::good) return;
   if (fit == TlsGuard::Fit::too_small && index.chosen()) return start_again(start, guard.wanted());
   mark_started();  // it is not seen again
+  count(&Counters::left);
   start_unaudited(start);
 }
 

@@ -28,6 +28,7 @@ struct Counters {
   std::uint64_t app_start;     ///< AppStart of the first program with pid `app_pid`
   std::uint64_t start_probes;  ///< `probes` at the moment ready_ns
   std::uint64_t found;         ///< of probes and probes_unguided: libraries, which were then mapped
+  std::uint64_t left;          ///< processes that went on without the audit library
 
   /// Paths that ld.so tried in vain.
   std::uint64_t failed() const {

@@ -249,6 +249,26 @@ TEST_F(RunCache, what_a_run_loads_and_executes_is_guided_in_the_next) {
   EXPECT_THAT(run_guided({script}).err, HasSubstr(child.sonames[3]));
 }
 
+TEST_F(RunCache, a_child_with_much_tls_is_guided_in_the_next_run) {
+  const auto lib = build_library(
+      {dir_ / "t/libtls.so",
+       "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\"))) = {5};\n"
+       "int tls(void) { return big[0]; }",
+       {"-Wl,-soname,libtls.so"}});
+  build_program({dir_ / "child",
+                 "int tls(void); int main(void) { return tls(); }",
+                 {lib, "-Wl,-rpath," + (dir_ / "new") + ":" + (dir_ / "t")}});
+  grow_old();
+  // Its name is made up at run time, so that no argument gives it away.
+  const Words words = {"/bin/sh", "-c", "d=" + dir_.path() + "; $d/chil''d; exit $?"};
+  EXPECT_EQ(run_guided(words).status, 5);
+  EXPECT_EQ(report()["unguided_processes"], 1U);
+  EXPECT_EQ(run_guided(words).status, 5);
+  EXPECT_EQ(report()["guided_processes"], 2U);
+  EXPECT_EQ(report()["unguided_processes"], 0U);
+  EXPECT_EQ(report()["probes_with"], 0U);
+}
+
 TEST_F(RunCache, a_command_that_gains_nothing_runs_without_heddle_the_next_time) {
   const Words words{"/bin/sh", "-c", "echo ${LD_AUDIT:+audited}$1; /bin/true"};
   const auto run_it = [&](const std::string& argument, const Words& options = {}) {
