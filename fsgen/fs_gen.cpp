@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "base/coder.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
@@ -19,9 +21,12 @@
 #include "base/run_main.hpp"
 #include "base/temp_dir.hpp"
 #include "fsgen/gen_options.hpp"
+#include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
 #include "fsgen/prepare_map.hpp"
+#include "fsgen/slow_files.hpp"
 #include "fuseovl/files/stage_directory.hpp"
+#include "resolver/elf/cached_facts.hpp"
 
 namespace heddle {
 namespace {
@@ -136,7 +141,7 @@ AppEnd learn(const GenOptions& options, const std::string& app_path,
   (void)value_or_throw(open_file(once.learn_log, O_WRONLY | O_CREAT | O_EXCL, 0600));
   const AppEnd end = run(once);
   auto learned = read_learned_run(once.learn_log);
-  auto map = learned ? prepare_map(options, app_path, "", *learned)
+  auto map = learned ? prepare_map(options, app_path, "", nullptr, *learned)
                      : Result<PreparedMap>(fail(std::move(learned.error())));
   if (!map) {
     report(map.error());
@@ -162,6 +167,123 @@ AppEnd report_run(const GenOptions& options, const RunReport& done, OutputFile* 
   return done.end;
 }
 
+/// The key of a command line that may run without heddle when it gained nothing the last time;
+/// empty: options ask for something else.
+std::string plain_key(const GenOptions& o, const std::string& app_path) {
+  if (!o.may_be_cached() || o.via != Via::best || !o.json_file.empty() || !o.learns) return {};
+  std::error_code error;
+  std::vector<std::string> words = o.command;
+  words.push_back(std::filesystem::absolute(app_path, error).string());
+  words.push_back(std::filesystem::current_path(error).string());
+  for (const auto* list : {&o.slow, &o.fast}) words.insert(words.end(), list->begin(), list->end());
+  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES"})
+    words.push_back(Environment().get(name).value_or(""));
+  Encoder coder;
+  coder(words);
+  return hash_bytes(coder.take()).hex();
+}
+
+/// Becomes APP. Returns the exit status when that fails.
+AppEnd become_app(const GenOptions& options, const std::string& app_path) {
+  const int error = execute({app_path, options.command, Environment().entries()});
+  return {report_exec_failure(options.command[0], error)};
+}
+
+/// Resolving the programs of a test suite would take longer than they save.
+constexpr std::size_t kMostPrograms = 256;
+
+LearnedRun merged(LearnedRun all, const LearnedRun& more) {
+  for (const auto& [program, found] : more) {
+    if (all.size() >= kMostPrograms && !all.contains(program)) continue;
+    auto& known = all[program];
+    for (const auto& [name, path] : found.libraries) known.libraries.insert_or_assign(name, path);
+    known.ambiguous.insert(found.ambiguous.begin(), found.ambiguous.end());
+    for (const auto& name : known.ambiguous) known.libraries.erase(name);
+  }
+  return all;
+}
+
+/// Whether `found` has a program or library that is neither in the map nor learned before.
+bool has_new(const LearnedRun& found, const LearnedRun& known, const MapContent& content) {
+  return std::ranges::any_of(found, [&](const auto& entry) {
+    const auto& [path, program] = entry;
+    const auto before = known.find(path);
+    if (before == known.end())
+      return !program.libraries.empty() ||
+             std::ranges::find(content.programs, path, &MapProgram::path) == content.programs.end();
+    return std::ranges::any_of(program.libraries, [&](const auto& library) {
+      return !before->second.libraries.contains(library.first) &&
+             !before->second.ambiguous.contains(library.first);
+    });
+  });
+}
+
+/// Whether guiding the run's processes saved something, or would have.
+bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& done) {
+  const auto& counters = done.counters;
+  if (map.mount || !map.learned.empty() || counters.failed() > 0 || done.end.signal != 0 ||
+      counters.guided_processes + counters.unguided_processes == 0)
+    return true;
+  SlowFiles files(options.slow, options.fast);
+  for (const auto& [program, found] : done.learned_run)
+    for (const auto& [name, path] : found.libraries)
+      if (files.speed_of(directory_of(path)).slow) return true;
+  return std::ranges::any_of(map.content.programs,
+                             [](const MapProgram& program) { return program.probes_unguided > 0; });
+}
+
+/// Adds to the cache what the run loaded and executed, or that it had nothing to gain.
+void remember(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
+              const RunReport& done, const RunCache& cache, const std::string& plain) {
+  if (!gains(options, map, done)) {
+    if (!plain.empty()) cache.mark_plain(plain, app_path);
+    return;
+  }
+  if (!options.learns || !has_new(done.learned_run, map.learned, map.content)) return;
+  // Of a job's ranks one does it. No entry: a file is too young.
+  const auto lock = cache.lock(map.key, std::chrono::milliseconds(0));
+  bool valid = false;
+  const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
+  if (!valid || !has_new(done.learned_run, now->learned, map.content)) return;
+  const auto learned = merged(now->learned, done.learned_run);
+  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned);
+}
+
+/// `--explain`.
+AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain) {
+  std::string out = escape_for_terminal(options.command[0]) + ": ";
+  const MapProgram* app = map.app();
+  if (plain)
+    out += "runs without heddle: its last run within a day had no failed look-up and no slow file";
+  else if (!app)
+    out += "runs unguided: " + map.unguided_reason;
+  else
+    out += fmt::format("{} libraries, {} failed look-ups of ld.so saved at its start",
+                       app->libraries.size(), app->probes_unguided);
+  out += fmt::format("\nmap: {}, {:.1f} ms\n", map.cached ? "cached and unchanged" : "resolved now",
+                     static_cast<double>(map.resolve_ns) / 1e6);
+  for (const auto& program : map.content.programs)
+    if (&program != app) out += "also guided: " + escape_for_terminal(program.path) + "\n";
+  for (const auto& line : map.speeds) out += "files: " + escape_for_terminal(line) + "\n";
+  if (options.may_go_direct())
+    out += map.mount ? "mount: yes, serving " +
+                           std::string(map.serve == "all" ? "all files" : "the remote files") + "\n"
+                     : "mount: no, no file is on a slow file system\n";
+  value_or_throw(write_all(STDOUT_FILENO, out, "stdout"));
+  return {};
+}
+
+/// `fs-gen cache show|clear`.
+int manage_cache(std::string_view what) {
+  const auto cache = RunCache::open();
+  if (!cache) throw Error(default_cache_dir(), "no cache", "not a directory of this user's alone");
+  if (what == "clear")
+    cache->clear();
+  else
+    value_or_throw(write_all(STDOUT_FILENO, cache->show(), "stdout"));
+  return exit_done;
+}
+
 /// Whether to run the program unguided on failure.
 bool can_do_without(const GenOptions& o) {
   return o.via == Via::best && o.loader == LoaderKind::audit && o.map.empty() && o.out.empty() &&
@@ -171,11 +293,23 @@ bool can_do_without(const GenOptions& o) {
 AppEnd run(const GenOptions& options, OutputFile* json) {
   auto app_path = find_program(options.command[0]);
   if (!app_path) return {report_exec_failure(options.command[0], app_path.error().code())};
+  if (Environment().get("HEDDLE") == "off") return become_app(options, *app_path);
   if (options.learn && options.learn_log.empty())
     return learn(options, *app_path, [&](const GenOptions& once) { return run(once, json); });
+  const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;
+  const auto plain = cache ? plain_key(options, *app_path) : "";
+  const bool is_plain = !plain.empty() && cache->is_plain(plain, *app_path);
+  if (is_plain && !options.explain) {
+    if (!options.quiet)
+      say(escape_for_terminal(options.command[0]) +
+          ": runs without heddle: nothing to gain (fs-gen --explain)");
+    return become_app(options, *app_path);
+  }
   auto work = make_work_dir();
-  auto map = work ? prepare_map(options, *app_path, work->path() + "/map")
-                  : Result<PreparedMap>(fail(Error(work.error())));
+  auto map = work
+                 ? prepare_map(options, *app_path, work->path() + "/map", cache ? &*cache : nullptr)
+                 : Result<PreparedMap>(fail(Error(work.error())));
+  if (map && options.explain) return explain(options, *map, is_plain);
   if (map && options.compare_runs > 0) return compare(options, *app_path, *map, json);
   auto done = map ? run_best(options, *app_path, *map, std::move(*work))
                   : Result<RunReport>(fail(Error(map.error())));
@@ -186,13 +320,18 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     done = value_or_throw(run_plain(options, *app_path, why.message()));
   }
   if (done->exec_error != 0) return {report_exec_failure(options.command[0], done->exec_error)};
+  if (cache && map && !map->key.empty()) remember(options, *app_path, *map, *done, *cache, plain);
   return report_run(options, *done, json);
 }
 
-/// The daemon then stages nothing, and its own warning is not shown.
-void warn_of_stage(const std::string& directory) {
-  if (directory.empty()) return;
-  if (const auto stage = StageDirectory::open(directory); !stage) warn(stage.error());
+/// Makes the directory, which on a node's own disk is often one per job. A warning here replaces
+/// the daemon's, which is not shown: it then stages nothing.
+void prepare_stage(const GenOptions& options) {
+  if (options.stage.empty()) return;
+  std::error_code ignored;  // reported below
+  std::filesystem::create_directories(options.stage, ignored);
+  const auto stage = StageDirectory::open(options.stage);
+  if (!stage && options.first_rank) warn(stage.error());
 }
 
 /// Before APP runs, so that an unwritable output fails early.
@@ -203,13 +342,16 @@ std::optional<OutputFile> prepare_outputs(const GenOptions& options) {
 }
 
 int run_program(int argc, const char* const* argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "cache")
+    if (const std::string_view what = argv[2]; what == "show" || what == "clear")
+      return manage_cache(what);
   const auto parsed = parse_gen_options(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   const GenOptions& options = *parsed.options;
   clean_up_on_signals();
   if (options.print_env) return print_env(options);
   auto json = prepare_outputs(options);
-  warn_of_stage(options.stage);
+  prepare_stage(options);
   return end_like(run(options, json ? &*json : nullptr));
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/gen_options.hpp"
 
+#include <cstdlib>
 #include <filesystem>
+#include <sstream>
+#include <tuple>
 
 #include "base/command_line.hpp"
 #include "base/launch/rank.hpp"
@@ -54,6 +57,7 @@ std::string with_run_names(const std::string& name) {
 void adapt_to_rank(GenOptions& o) {
   const auto rank = rank_from_environment();
   const bool first = rank.value_or(0) == 0;
+  o.first_rank = first;
   if (!first) o.quiet = true;
   if (o.json_file.empty()) return;
   const std::string file = with_run_names(o.json_file);
@@ -65,8 +69,8 @@ void adapt_to_rank(GenOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> mount_options(const GenOptions& options) {
-  std::vector<std::string> out{"--serve", options.serve};
+std::vector<std::string> mount_options(const GenOptions& options, const std::string& serve) {
+  std::vector<std::string> out{"--serve", serve.empty() ? "all" : serve};
   if (!options.stage.empty()) out.insert(out.end(), {"--stage", options.stage});
   if (!options.stage_budget.empty()) out.insert(out.end(), {"--budget", options.stage_budget});
   return out;
@@ -80,7 +84,8 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
       "fs-gen");
   set_usage(
       app,
-      "fs-gen [OPTIONS] [--] APP [ARGS...]\n       fs-gen --print-env [--shell SHELL] MAP DIR");
+      "fs-gen [OPTIONS] [--] APP [ARGS...]\n       fs-gen --print-env [--shell SHELL] MAP DIR\n"
+      "       fs-gen cache show|clear");
   app.set_version_flag("--version", "fs-gen (heddle) " HEDDLE_VERSION);
   app.add_option("--map", out.map, "Use this map (made by fs-resolve build); resolve nothing")
       ->type_name("MAP");
@@ -92,7 +97,13 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
       ->type_name("DIR")
       ->allow_extra_args(false);
   add_choice<std::string>(app, "--serve", out.serve, {{"all", "all"}, {"remote", "remote"}},
-                          "Serve all libraries (default), or only those on a remote file system");
+                          "Serve all libraries, or only those on a remote file system (default: "
+                          "remote where these are\nall that is slow)");
+  for (const auto& [name, list, text] :
+       {std::tuple{"--slow", &out.slow, "The files below DIR are slow: a mount pays (repeatable)"},
+        std::tuple{"--fast", &out.fast,
+                   "The files below DIR are fast: they need no mount (repeatable)"}})
+    app.add_option(name, *list, text)->type_name("DIR")->allow_extra_args(false);
   app.add_option("--stage", out.stage,
                  "Copy the files to this directory on the node and serve the copies")
       ->type_name("DIR");
@@ -111,12 +122,16 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
                    {"fusermount", Via::fusermount},
                    {"direct", Via::direct}},
                   "How APP sees the libraries: private mount, fusermount3, or direct (no mount); "
-                  "best (default)\ntakes the first that works");
+                  "best (default)\nis direct where no file is slow, else the first that works");
   app.add_flag("!--no-share", out.share,
                "Do not share the mount with other fs-gens of this user and map");
   add_choice<LoaderKind>(
       app, "--loader", out.loader, {{"audit", LoaderKind::audit}, {"env", LoaderKind::environment}},
       "Guide ld.so by auditing (default, exact), or by LD_LIBRARY_PATH where auditing cannot work");
+  app.add_flag("!--no-cache", out.cache, "Resolve again; do not use or write the cache");
+  app.add_flag("!--no-learn", out.learns,
+               "Do not add what this run loads and executes to the cached map");
+  app.add_flag("--explain", out.explain, "Run nothing; print what would be done for APP, and why");
   app.add_option("--compare", out.compare_runs,
                  "Run APP N times without heddle and N times with it, alternating; print the ratio")
       ->check(CLI::Range(1U, 1000U))
@@ -144,6 +159,14 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   out.command = std::move(split.command);
   // The daemon's working directory is `/`.
   if (!out.stage.empty()) out.stage = std::filesystem::absolute(out.stage).string();
+  const auto add_site = [](const char* variable, std::vector<std::string>& list) {
+    const char* value = std::getenv(variable);
+    std::istringstream words(value ? value : "");
+    for (std::string word; std::getline(words, word, ':');)
+      if (!word.empty()) list.push_back(word);
+  };
+  add_site("HEDDLE_SLOW", out.slow);
+  add_site("HEDDLE_FAST", out.fast);
   adapt_to_rank(out);
   return {std::move(out), 0};
 }

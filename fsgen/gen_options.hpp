@@ -39,19 +39,34 @@ struct GenOptions {
   bool print_env = false;  ///< --print-env: `command` is MAP and DIR
   ShellKind shell = ShellKind::sh;
   std::string json_file;
-  std::string serve = "all";
-  std::string stage;         ///< fs-mount --stage, absolute; empty: nothing is staged
-  std::string stage_budget;  ///< empty: fs-mount's own
+  std::string serve;                    ///< empty: as judge_files() says
+  std::vector<std::string> slow, fast;  ///< directories, however their file systems are judged
+  std::string stage;                    ///< fs-mount --stage, absolute; empty: nothing is staged
+  std::string stage_budget;             ///< empty: fs-mount's own
   Via via = Via::best;
   LoaderKind loader = LoaderKind::audit;
-  bool share = true;  ///< one mount for all fs-gens of this user and map
+  bool share = true;       ///< one mount for all fs-gens of this user and map
+  bool first_rank = true;  ///< of a job: it alone warns
+  bool cache = true;
+  bool learns = true;    ///< into the cache
+  bool explain = false;  ///< --explain: run nothing
   bool quiet = false;
   unsigned compare_runs = 0;
   std::vector<std::string> command;  ///< APP ARGS
+
+  /// Whether APP needs a mount only where its files are slow.
+  bool may_go_direct() const {
+    return (via == Via::best || via == Via::direct) && stage.empty() && loader == LoaderKind::audit;
+  }
+  /// Whether the cache may have the map: no option asks for another one.
+  bool may_be_cached() const {
+    return cache && map.empty() && out.empty() && plugin_directories.empty() && may_go_direct() &&
+           compare_runs == 0;
+  }
 };
 
 /// fs-mount's part of the options.
-std::vector<std::string> mount_options(const GenOptions& options);
+std::vector<std::string> mount_options(const GenOptions& options, const std::string& serve);
 
 /// The options, or the exit status after --help or a reported usage error.
 struct ParsedGenOptions {

@@ -65,6 +65,8 @@ bool is_as_mapped(const MapProgram& program, const Origins& origins) {
 /// are left out; `drifts` are those files.
 Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
                                 std::vector<Drift>& drifts) {
+  const Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644));
+  if (!map.index.empty()) return write_all(fd.get(), map.index, path);
   Origins origins = open_origins(map.content, 0);
   IndexInput input{map.content, "", {}, std::vector<bool>(map.content.objects.size(), true)};
   for (const auto& program : map.content.programs) {
@@ -76,7 +78,6 @@ Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
     input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
   drifts = std::move(origins.drifts);
   const std::string bytes = TRY(make_index(input));
-  const Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644));
   return write_all(fd.get(), bytes, path);
 }
 
@@ -123,7 +124,9 @@ class GuidedRun {
  private:
   bool direct() const { return via_ == Via::direct; }
   bool is_reported() const { return !options_.quiet || !options_.json_file.empty(); }
+  bool learns_into_cache() const { return options_.learns && !map_.key.empty(); }
   Result<void> take_lease();
+  Result<void> start_learning();
   Result<AppCommand> guided_command(const std::string& counters_path);
   AppSetup setup(Counters& counters) const;
   void finish(RunReport& report);
@@ -136,8 +139,12 @@ class GuidedRun {
   TempDir& work_;
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
-  MountOrder order_{map_.path, mount_options(options_)};
+  MountOrder order_{map_.path, mount_options(options_, map_.serve)};
   std::string stale_;  ///< Via::direct: which of the map's files have changed; empty: none
+  const std::string learn_log_ = !options_.learn_log.empty() ? options_.learn_log
+                                 : learns_into_cache()       ? work_path_ + "/learned"
+                                                             : "";
+  Fd learned_;  ///< learns_into_cache(): the log
   std::uint64_t lease_ns_ = 0;
   std::optional<MountLease> lease_;  ///< else APP's process mounts, and daemon_ serves
   std::optional<OwnDaemon> daemon_;
@@ -156,10 +163,11 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
   }
   const std::string audit_library = TRY(audit_library_path());
   environment.prepend("LD_AUDIT", audit_library);
-  environment.set("HEDDLE_INDEX",
-                  direct() ? work_path_ + "/index" : mount_point_ + "/.heddle/index");
+  const std::string direct_index =
+      map_.index_path.empty() ? work_path_ + "/index" : map_.index_path;
+  environment.set("HEDDLE_INDEX", direct() ? direct_index : mount_point_ + "/.heddle/index");
   environment.set("HEDDLE_COUNTERS", counters_path);
-  if (!options_.learn_log.empty()) environment.set(learn_format::kVariable, options_.learn_log);
+  if (!learn_log_.empty()) environment.set(learn_format::kVariable, learn_log_);
   // For APP alone: the auditor restarts a child that needs more static TLS.
   if (app && app->static_tls_bytes != 0) {
     const auto tunables = environment.get("GLIBC_TUNABLES");
@@ -207,12 +215,23 @@ Result<void> GuidedRun::take_lease() {
   return fail(std::move(lease.error()));
 }
 
+Result<void> GuidedRun::start_learning() {
+  if (!learns_into_cache()) return {};
+  (void)::unlink(learn_log_.c_str());  // left by a way that failed
+  // Owner-only: another user who can write to the log chooses what later runs load. Kept open: the
+  // daemon may remove the directory before it is read.
+  learned_ = TRY(open_file(learn_log_, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+  return {};
+}
+
 Result<RunReport> GuidedRun::run() {
   TRY(take_lease());
   const auto begin = Clock::now();
   RunReport report;
   report.app = options_.command[0];
   report.resolve_ns = map_.resolve_ns;
+  report.cached = map_.cached;
+  report.fast_files = options_.may_go_direct() && !map_.mount;
   report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
   report.via = name_of(via_);
   report.limits = limits_of(via_);
@@ -222,7 +241,8 @@ Result<RunReport> GuidedRun::run() {
   const std::string counters_path = work_path_ + "/counters";
   (void)::unlink(counters_path.c_str());  // left by a way that failed
   const auto counters = TRY(make_counters(counters_path));
-  if (direct()) {
+  TRY(start_learning());
+  if (direct() && map_.index_path.empty()) {
     std::vector<Drift> drifts;
     TRY(write_direct_index(map_, work_path_ + "/index", drifts));
     if (!drifts.empty()) {
@@ -230,7 +250,7 @@ Result<RunReport> GuidedRun::run() {
       warn(Error("", stale_ + ": programs that use them run unguided", "",
                  "rebuild the map (fs-resolve build)"));
     }
-  } else if (!lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0 && errno != EEXIST) {
+  } else if (!direct() && !lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0 && errno != EEXIST) {
     return fail_errno(mount_point_, "cannot make the mount point");
   }
   const auto command = TRY(guided_command(counters_path));
@@ -245,7 +265,10 @@ Result<RunReport> GuidedRun::run() {
   report.mount_ns = lease_ns_ + ns_since(begin);
   TRY(run_app(report, app, signals, work_path_.substr(0, work_path_.rfind('/'))));
   report.counters = *counters;
-  report.learned = !options_.learn_log.empty();
+  report.learned = !learn_log_.empty();
+  if (learned_)
+    if (auto found = read_learned_run("/proc/self/fd/" + std::to_string(learned_.get())))
+      report.learned_run = std::move(*found);
   finish(report);
   return report;
 }
@@ -324,6 +347,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
                            const PreparedMap& map, TempDir work) {
   if (map.content.programs.empty()) return run_plain(options, app_path, map.unguided_reason);
   auto ways = ways_to_try(options.via);
+  if (options.may_go_direct() && !map.mount) ways = {Via::direct};
   // LD_LIBRARY_PATH can only lead into a mount.
   if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
   std::vector<std::string> passed_over;

@@ -2,6 +2,7 @@
 #include "fsgen/prepare_map.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,16 +13,20 @@
 #include <optional>
 #include <utility>
 
+#include "base/coder.hpp"
 #include "base/elf_file.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
+#include "base/launch/rank.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
+#include "fsgen/slow_files.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
+#include "resolver/map/index_writer.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {
@@ -89,35 +94,159 @@ void find_app(PreparedMap& map, const std::string& app) {
     map.unguided_reason = "not in the map";
 }
 
+/// Equal for runs that resolve alike as long as no file changes: the programs and what ld.so reads
+/// of the environment. The host's name is in it because stamps are a node's.
+std::string cache_key(const GenOptions& options, const AppInputs& inputs,
+                      const SearchOptions& search) {
+  const auto cpu = read_cpu_levels(search.hwcaps_tunable);
+  std::error_code error;
+  const auto relative = search.ld_library_path + search.ld_preload;
+  std::vector<std::string> words = {HEDDLE_VERSION,
+                                    host_name(),
+                                    search.ld_library_path,
+                                    search.ld_preload,
+                                    search.hwcaps_tunable,
+                                    std::to_string(cpu.isa_levels),
+                                    std::to_string(cpu.hwcaps_levels),
+                                    relative.empty() ? "" : std::filesystem::current_path(error)};
+  for (const auto* list : {&options.slow, &options.fast}) {
+    words.emplace_back("");
+    words.insert(words.end(), list->begin(), list->end());
+  }
+  words.push_back(options.serve);
+  for (const auto& root : inputs.roots) words.push_back(root.path);
+  Encoder coder;
+  coder(words);
+  return hash_bytes(coder.take()).hex();
+}
+
+/// Judges where the libraries lie: whether a mount pays, and what it serves.
+void judge_files(PreparedMap& map, const GenOptions& options) {
+  SlowFiles files(options.slow, options.fast);
+  bool remote = true;
+  map.mount = false;
+  std::map<std::string, std::string> told;  // a line for each verdict
+  for (const auto& program : map.content.programs)
+    for (const auto& library : program.libraries) {
+      const auto directory = directory_of(map.content.objects[library.object].path);
+      const auto& speed = files.speed_of(directory.empty() ? "/" : directory);
+      told.try_emplace(fmt::format("{}: {}", speed.slow ? "slow" : "fast", speed.why), directory);
+      map.mount |= speed.slow;
+      remote &= !speed.slow || speed.remote_type;
+    }
+  for (const auto& [verdict, directory] : told) map.speeds.push_back(directory + ": " + verdict);
+  if (map.serve.empty()) map.serve = map.mount && remote ? "remote" : "all";
+}
+
+/// Every name leads to its original file. Of the node and the moment that the map was made at.
+Result<std::string> make_direct_index(const MapContent& content) {
+  IndexInput input{content, "", {}, std::vector<bool>(content.objects.size(), true)};
+  for (const auto& program : content.programs)
+    input.programs.emplace_back(content.objects[program.object].stamp);
+  for (const auto& object : content.objects) input.objects.emplace_back(object.stamp);
+  return make_index(input);
+}
+
+/// With a mount, map.path then is the cache's.
+void store(PreparedMap& map, const RunCache& cache, const std::string& app, const OsWorld& world,
+           std::int64_t started_ns, const LearnedRun& learned) {
+  auto seen = world.seen();
+  if (!seen) return;
+  CachedRun run{map.content.programs, app,     map.mount, "", map.serve,
+                map.speeds,           learned, map.index};
+  for (auto& program : run.programs) program.guided.clear();
+  const auto path = cache.path(map.key + ".map");
+  if (map.mount) {
+    if (!write_map(map.content, path)) return;
+    const auto reader = MapReader::open(path);
+    if (!reader) return;
+    run.map_id = reader->id().hex();
+  }
+  const bool stored = cache.store(map.key, run, std::move(*seen), started_ns);
+  if (stored && map.mount) map.path = path;
+}
+
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
-                          const std::string& app, const std::string& path,
-                          const LearnedRun& learned) {
-  // A directory that cannot be listed would exclude each program.
-  for (const auto& directory : options.plugin_directories) TRY(list_plugin_directory(directory));
-  add_argument_programs(inputs, options.command);
+                          const SearchOptions& search, const std::string& app,
+                          const RunCache* cache, const LearnedRun& learned) {
+  const auto started_ns = realtime_ns();
   for (const auto& [program, libraries] : learned) add_program(inputs, program);
   for (auto& root : inputs.roots) root.required = false;
   ResolverSession session;
   BuildOptions build;
-  build.search = search_options_from_environment();
+  build.search = search;
   build.plugin_directories = options.plugin_directories;
   build.learned = learned;
+  build.aliases = !options.may_go_direct() || !options.out.empty();
   auto built = TRY(build_map(session.world, inputs.roots, build));
-  for (const auto& missing : built.missing)
-    warn(escape_for_terminal(missing.name) + ", which " + escape_for_terminal(missing.needed_by) +
-         " needs: " + missing.reason);
-  for (const auto& left_out : built.left_out)
-    if (left_out.path == app) map.unguided_reason = left_out.reason.message();
+  const auto app_left_out = [&] { return std::ranges::find(built.left_out, app, &LeftOut::path); };
+  if (cache && app_left_out() != built.left_out.end() && build.learned.erase(app) > 0)
+    built = TRY(build_map(session.world, inputs.roots, build));  // what it loaded has changed
   map.content = std::move(built.content);
+  if (options.may_go_direct()) {
+    judge_files(map, options);
+    if (map.mount && !build.aliases) {
+      build.aliases = true;
+      built = TRY(build_map(session.world, inputs.roots, build));
+      map.content = std::move(built.content);
+    }
+    map.index = TRY(make_direct_index(map.content));
+  }
+  for (const auto& missing : built.missing)
+    if (missing.program == app || !cache)
+      warn(escape_for_terminal(missing.name) + ", which " + escape_for_terminal(missing.needed_by) +
+           " needs: " + missing.reason);
+  if (const auto left_out = app_left_out(); left_out != built.left_out.end())
+    map.unguided_reason = left_out->reason.message();
+  const bool is_whole =
+      map.unguided_reason.empty() &&
+      std::ranges::find(built.missing, app, &MissingReport::program) == built.missing.end();
+  const auto path = map.path;
+  if (cache && is_whole) store(map, *cache, app, session.world, started_ns, learned);
+  // Direct needs no map, the cache has it, or the next run alone does.
+  if ((!map.mount && options.out.empty()) || map.path != path || path.empty()) return {};
   return write_map(map.content, path);
+}
+
+/// Fills in the answer of an earlier run. False: there is none that still holds; its map.learned
+/// does.
+bool take_cached(PreparedMap& map, const RunCache& cache) {
+  bool valid = false;
+  auto run = cache.find(map.key, valid);
+  if (!run) return false;
+  map.learned = run->learned;
+  if (!valid) return false;
+  MapContent content;
+  if (run->mount) {
+    const auto reader = MapReader::open(cache.path(map.key + ".map"));
+    if (!reader || reader->id().hex() != run->map_id) return false;
+    auto read = reader->read_all();
+    if (!read) return false;
+    content = std::move(*read);
+    map.path = cache.path(map.key + ".map");
+  } else {
+    content.programs = std::move(run->programs);
+  }
+  map.content = std::move(content);
+  map.mount = run->mount;
+  map.serve = run->serve;
+  map.speeds = std::move(run->speeds);
+  if (cache.is_local())
+    map.index_path = cache.path(map.key);
+  else
+    map.index = std::move(run->index);
+  map.cached = true;
+  return true;
 }
 
 }  // namespace
 
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
-                                const std::string& default_path, const LearnedRun& learned) {
+                                const std::string& default_path, const RunCache* cache,
+                                const LearnedRun& learned) {
   const auto begin = std::chrono::steady_clock::now();
   PreparedMap map;
+  map.serve = options.serve;
   AppInputs inputs;
   if (auto added = add_app(inputs, app_path); !added) map.unguided_reason = added.error().message();
   if (inputs.roots.empty() && !inputs.notes.empty()) map.unguided_reason = "static program";
@@ -141,9 +270,25 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     TRY(check_map_path(map.path));
     auto reader = TRY(MapReader::open(file->get(), map.path));
     map.content = TRY(reader.read_all());
+    if (options.may_go_direct()) judge_files(map, options);
   } else {
-    map.path = TRY(absolute_path(options.out.empty() ? default_path : options.out));
-    TRY(resolve_into(map, options, inputs, app, map.path, learned));
+    const auto& path = options.out.empty() ? default_path : options.out;
+    if (!path.empty()) map.path = TRY(absolute_path(path));
+    // A directory that cannot be listed would exclude each program.
+    for (const auto& directory : options.plugin_directories) TRY(list_plugin_directory(directory));
+    const auto search = search_options_from_environment();
+    add_argument_programs(inputs, options.command);
+    std::optional<Fd> lock;
+    if (cache && !app.empty()) {
+      map.key = cache_key(options, inputs, search);
+      if (learned.empty() && !take_cached(map, *cache)) {
+        lock = cache->lock(map.key, std::chrono::seconds(10));
+        (void)(lock && take_cached(map, *cache));
+      }
+    }
+    if (!map.cached)
+      TRY(resolve_into(map, options, inputs, search, app, map.key.empty() ? nullptr : cache,
+                       learned.empty() ? map.learned : learned));
   }
   find_app(map, app);
   map.resolve_ns = static_cast<std::uint64_t>(

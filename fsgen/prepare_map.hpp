@@ -7,6 +7,7 @@
 
 #include "base/result.hpp"
 #include "fsgen/gen_options.hpp"
+#include "fsgen/run_cache.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/map/map_content.hpp"
 
@@ -14,8 +15,16 @@ namespace heddle {
 
 /// The map of one run.
 struct PreparedMap {
-  std::string path;  ///< absolute
-  MapContent content;
+  std::string path;        ///< absolute; of no file unless a mount needs it
+  MapContent content;      ///< from the cache and for no mount: only the programs, unguided
+  bool mount = true;       ///< Via::best tries mounts first
+  std::string serve;       ///< fs-mount --serve
+  std::string index;       ///< for Via::direct; empty: index_path, or to be made
+  std::string index_path;  ///< the cache's
+  std::vector<std::string> speeds;     ///< "DIR: slow: WHY"
+  std::string key;                     ///< of the cache; empty: not cached
+  bool cached = false;                 ///< nothing was resolved
+  LearnedRun learned;                  ///< in the cache before this run
   std::optional<std::size_t> program;  ///< APP's index in content.programs; nullopt: unguided
   std::string unguided_reason;
   std::uint64_t resolve_ns = 0;
@@ -24,10 +33,12 @@ struct PreparedMap {
 };
 
 /// Opens --map, or resolves APP (at `app_path`) and the programs that its arguments name
-/// (`mpirun -n 2 ./app`), and writes the map to `default_path` or --out. An APP that cannot be
-/// guided (static, another libc, damaged) is no failure but an unguided_reason. The map also holds
-/// the programs and libraries of `learned`.
+/// (`mpirun -n 2 ./app`), and writes the map to --out, or for a mount to `default_path` (empty:
+/// only to the cache). An APP that cannot be guided (static, another libc, damaged) is no failure
+/// but an unguided_reason. The map also holds the programs and libraries of `learned`. `cache`, if
+/// not null, has the answer of an earlier run or receives this one's.
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
-                                const std::string& default_path, const LearnedRun& learned = {});
+                                const std::string& default_path, const RunCache* cache,
+                                const LearnedRun& learned = {});
 
 }  // namespace heddle

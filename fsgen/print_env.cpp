@@ -123,20 +123,28 @@ Result<std::optional<MountEnvironment>> mount_environment(const std::string& map
   return std::optional(MountEnvironment{std::move(audit), index});
 }
 
+/// A command that fails: eval of nothing would succeed.
+std::string failing_text(ShellKind shell) {
+  if (shell == ShellKind::json) return {};
+  return shell == ShellKind::modulefile ? "error {heddle: no mount}\n"
+                                        : "false # fs-gen --print-env failed\n";
+}
+
 }  // namespace
 
 int print_env(const GenOptions& options) {
-  const auto& map = options.command[0];
   const auto& directory = options.command[1];
   std::string why_not;
-  const auto environment = value_or_throw(mount_environment(map, directory, why_not));
-  if (!environment) {
-    report(Error(directory, "no mount of this map", why_not,
-                 "fs-mount MAP DIR makes one, fs-mount --reload MAP DIR of another"));
-    return exit_no;
-  }
-  value_or_throw(write_all(STDOUT_FILENO, to_shell_text(*environment, options.shell), "stdout"));
-  return exit_done;
+  const auto environment = mount_environment(options.command[0], directory, why_not);
+  const bool good = environment && *environment;
+  value_or_throw(write_all(
+      STDOUT_FILENO,
+      good ? to_shell_text(**environment, options.shell) : failing_text(options.shell), "stdout"));
+  if (good) return exit_done;
+  if (!environment) throw Error(environment.error());
+  report(Error(directory, "no mount of this map", why_not,
+               "fs-mount MAP DIR makes one, fs-mount --reload MAP DIR of another"));
+  return exit_no;
 }
 
 }  // namespace heddle

@@ -23,6 +23,8 @@ struct RunReport {
   bool guided = false;                   ///< APP itself
   std::string unguided_reason;           ///< empty when guided
   std::string via;                       ///< name_of() of the way, or "none"
+  bool cached = false;                   ///< the map is an earlier run's
+  bool fast_files = false;               ///< no file is slow, so that a mount would not pay
   bool shared = false;                   ///< another fs-gen's mount
   std::vector<std::string> limits;       ///< limits_of(Via)
   std::vector<std::string> passed_over;  ///< ways that failed here, and why
@@ -36,6 +38,7 @@ struct RunReport {
   std::optional<std::uint64_t> bytes_read;  ///< by the kernel from the daemon
   bool learned = false;                     ///< what this run opened goes into its map (--learn)
   bool left_running = false;                ///< APP's children still use the mount
+  LearnedRun learned_run;                   ///< with the cache: what this run loaded and executed
   std::vector<PluginSuspect> suspects;      ///< libraries that may miss their plugins in the view
 
   /// exec to "libraries ready"; nullopt when APP was not guided or ended before.

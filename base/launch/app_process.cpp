@@ -118,19 +118,9 @@ bool may_be_script(const std::string& path) {
 
 [[noreturn]] void become(const AppCommand& command, const AppSetup& setup,
                          const SignalRelay& signals, int socket) {
-  const auto argv = to_c_array(command.argv);
-  const auto environment = to_c_array(command.environment);
-  // A script without #!, as in execvp(3) and shells.
-  std::vector<std::string> shell_words{"/bin/sh", command.path};
-  if (command.argv.size() > 1)
-    shell_words.insert(shell_words.end(), command.argv.begin() + 1, command.argv.end());
-  const auto shell_argv = to_c_array(shell_words);
   signals.restore_in_child();
   if (setup.before_exec) setup.before_exec();
-  ::execve(command.path.c_str(), argv.data(), environment.data());
-  if (errno == ENOEXEC && may_be_script(command.path))
-    ::execve("/bin/sh", shell_argv.data(), environment.data());
-  const int error = errno;
+  const int error = execute(command);
   send_failure(socket, Error::from_errno("", "cannot run", error).because(Cause::exec));
   ::_exit(error == ENOENT ? 127 : 126);
 }
@@ -156,6 +146,18 @@ bool may_be_script(const std::string& path) {
 }
 
 }  // namespace
+
+int execute(const AppCommand& command) {
+  const auto argv = to_c_array(command.argv);
+  const auto environment = to_c_array(command.environment);
+  ::execve(command.path.c_str(), argv.data(), environment.data());
+  if (errno != ENOEXEC || !may_be_script(command.path)) return errno;
+  std::vector<std::string> shell_words{"/bin/sh", command.path};
+  if (command.argv.size() > 1)
+    shell_words.insert(shell_words.end(), command.argv.begin() + 1, command.argv.end());
+  ::execve("/bin/sh", to_c_array(shell_words).data(), environment.data());
+  return errno;
+}
 
 Result<AppProcess> AppProcess::start(const AppCommand& command, const AppSetup& setup,
                                      const SignalRelay& signals) {

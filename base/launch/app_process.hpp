@@ -60,6 +60,10 @@ struct AppCommand {
   std::vector<std::string> environment;
 };
 
+/// Becomes the command: execve(2), and /bin/sh for a script without `#!`, as execvp(3) and shells
+/// do. Result: the errno.
+int execute(const AppCommand& command);
+
 /// What APP's process does between fork and exec, in this order; each may be empty. It is
 /// single-threaded, so namespaces can be entered.
 struct AppSetup {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -142,6 +143,11 @@ Result<void> attach_mount(int tree, int target, const std::string& name) {
 }
 
 int mount_id(int fd) {
+  // Linux 5.8. Must not wait for a FUSE daemon that does not serve yet.
+  struct statx status {};
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &status) == 0 &&
+      (status.stx_mask & STATX_MNT_ID) != 0)
+    return static_cast<int>(status.stx_mnt_id);
   constexpr std::string_view kKey = "\nmnt_id:";
   const auto text = read_file("/proc/self/fdinfo/" + std::to_string(fd)).value_or("");
   const auto at = text.find(kKey);

@@ -188,7 +188,8 @@ constinit LearnLog learn;
 constinit OriginalNames names;
 constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own link map
 constinit bool started = false;                    ///< code of libraries may have run
-constinit bool other_path = false;                 ///< known, but under another LD_LIBRARY_PATH
+constinit bool searching = false;                  ///< ld.so tries paths for a name
+constinit bool other_path = false;  ///< known, but under another LD_LIBRARY_PATH or hwcaps tunable
 
 void count(std::uint64_t Counters::*counter) {
   if (counters) __atomic_fetch_add(&(counters->*counter), 1, __ATOMIC_RELAXED);
@@ -227,7 +228,7 @@ void open_index() {
   const bool known = index.open(bytes, size) &&
                      index.choose(self.st_dev, self.st_ino,
                                   self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
-  other_path = known && !library_path_agrees(index, start);
+  other_path = known && !(hwcaps_agree(index, start) && library_path_agrees(index, start));
   if (known && !other_path) return;
   // An unguided process must not keep the mount busy: `fs-mount -u`, started by a shell that
   // --print-env guides, is one.
@@ -283,6 +284,8 @@ HEDDLE_EXPORT unsigned la_version(unsigned version) {
 }
 
 HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie) {
+  if (searching) count(&Counters::found);
+  searching = false;
   learn.opened(*map);
   names.set(*map, index);
   if (space != LM_ID_BASE || started) return 0;
@@ -311,8 +314,10 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
   if (flag != LA_SER_ORIG) {
     // A candidate of ld.so's own search may be a served file, which must not be mapped twice.
     count(index.chosen() ? &Counters::probes : &Counters::probes_unguided);
+    searching = true;
     return const_cast<char*>(target ? target : name);
   }
+  searching = false;
   // dl-object.c: a cookie that la_objopen did not change is the link map.
   const auto& requester = *reinterpret_cast<const link_map*>(*cookie);
   if (!target) target = find_by_path(index, name, requester, names.has(requester));

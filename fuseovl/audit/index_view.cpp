@@ -72,6 +72,7 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
   mask_ = found->bucket_mask;
   optional_static_tls_ = found->optional_static_tls;
   search_path_ = found->search_path;
+  hwcaps_ = found->hwcaps;
   files_ = table<File>(found->files_offset, found->file_count);
   file_count_ = files_ ? found->file_count : 0;
   return true;

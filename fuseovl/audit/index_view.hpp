@@ -22,6 +22,8 @@ class IndexView {
   bool chosen() const { return buckets_ != nullptr; }
   /// The chosen program's index_format::search_path().
   std::uint32_t search_path() const { return search_path_; }
+  /// The chosen program's index_format::Program::hwcaps.
+  std::uint64_t hwcaps() const { return hwcaps_; }
   /// The tunable's value that the chosen program needs; 0: the default.
   std::uint64_t optional_static_tls() const { return optional_static_tls_; }
   /// Where the chosen program's `name` leads: an absolute path that lives as long as the bytes, or
@@ -51,6 +53,7 @@ class IndexView {
   std::uint32_t file_count_ = 0;
   std::uint32_t optional_static_tls_ = 0;
   std::uint32_t search_path_ = 0;
+  std::uint64_t hwcaps_ = 0;
 };
 
 /// Whether the chosen program, with this process's LD_LIBRARY_PATH, finds its names where the index
@@ -58,6 +61,9 @@ class IndexView {
 /// directories in their order, and no other directory of it holds another file under a name of the
 /// index. In doubt the answer is no: unguided is slower, never wrong.
 bool library_path_agrees(const IndexView& index, const StartBlock& start);
+/// Whether ld.so has read the tunable glibc.cpu.hwcaps that names were resolved with: it decides
+/// which glibc-hwcaps directories are searched.
+bool hwcaps_agree(const IndexView& index, const StartBlock& start);
 
 /// The target of a name with a slash that the index does not list: relative, with $ORIGIN, or by
 /// another name of a directory. The file is recognised by its identity (one stat): ld.so would map

@@ -167,6 +167,15 @@ bool library_path_agrees(const IndexView& index, const StartBlock& start) {
   return true;
 }
 
+bool hwcaps_agree(const IndexView& index, const StartBlock& start) {
+  std::uint64_t hash = fnv1a("", 0);
+  if (const char* text = start.variable("GLIBC_TUNABLES"))
+    tls::each_tunable(text, length(text), [&](const tls::Tunable& tunable) {
+      if (tunable.is(tls::kHwcapsName)) hash = fnv1a(tunable.value_text(), tunable.value_size());
+    });
+  return hash == index.hwcaps();
+}
+
 // Names with a slash.
 
 namespace {

@@ -146,7 +146,8 @@ void add_learned_library(LearnedProgram& program, const std::string& name,
 
 class MapBuilder {
  public:
-  MapBuilder(World& world, const BuildOptions& options) : world_(world), options_(options) {}
+  MapBuilder(World& world, const BuildOptions& options)
+      : world_(world), options_(options), objects_(options.aliases) {}
 
   Result<BuildResult> run(const std::vector<AppRoot>& roots) {
     std::vector<std::string> paths;
@@ -227,7 +228,7 @@ class MapBuilder {
   Result<LoaderProfile> loader_for(const std::string& interpreter) {
     const auto known = loaders_.find(interpreter);
     if (known != loaders_.end()) return known->second;
-    auto profile = read_loader_profile(world_, interpreter);
+    auto profile = read_loader_profile(world_, interpreter, options_.search.hwcaps_tunable);
     if (profile) loaders_.emplace(interpreter, *profile);
     return profile;
   }
@@ -245,6 +246,7 @@ class MapBuilder {
     program.path = root.path;
     program.object = ids[0];
     program.library_path = absolute_library_path(options_.search.ld_library_path);
+    program.hwcaps_tunable = options_.search.hwcaps_tunable;
     program.probes_unguided = closure.probes.failed();
     for (std::size_t i = 1; i < ids.size(); ++i) {
       const LoadedObject& object = closure.objects[i];

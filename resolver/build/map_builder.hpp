@@ -21,6 +21,7 @@ struct LearnedProgram {
   std::map<std::string, std::string> libraries;
   /// Names that led to different files in different processes or at different times.
   std::set<std::string> ambiguous;
+  bool operator==(const LearnedProgram&) const = default;
 };
 
 /// The programs of one run, by the path of /proc/PID/exe.
@@ -34,6 +35,10 @@ struct BuildOptions {
   SearchOptions search;
   std::vector<std::string> plugin_directories;
   LearnedRun learned;  ///< applies to the roots only
+  /// Also search the files' directories for other names of the files. A mount needs them: there a
+  /// file has another inode than under a name that is not in the map, and ld.so would load it
+  /// twice.
+  bool aliases = true;
 };
 
 /// A library that no search found, and the file that needs it.

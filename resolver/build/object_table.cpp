@@ -66,7 +66,8 @@ void describe(const FileFacts& file, MapObject& object) {
 
 }  // namespace
 
-ObjectTable::ObjectTable() {
+ObjectTable::ObjectTable(bool aliases) : aliases_(aliases) {
+  if (!aliases) return;
   for (const char* name : {"lib", "lib64", "lib32", "libx32", "bin", "sbin"}) {
     std::error_code error;
     const std::string top = std::string("/") + name;
@@ -82,6 +83,7 @@ std::vector<std::string> ObjectTable::spellings(const std::string& path) const {
   std::error_code error;
   std::vector<std::string> out{fs::absolute(path, error).string(),
                                fs::absolute(path, error).lexically_normal().string()};
+  if (!aliases_ && out[0] == out[1]) return {out[0]};
   const auto real = fs::canonical(path, error);
   if (!error) out.push_back(real.string());
   const std::size_t known = out.size();
@@ -115,6 +117,7 @@ void ObjectTable::add_paths(Entry& entry, const std::string& path, FileId id) {
     insert_sorted(entry.paths, spelling);
     const fs::path full(spelling);
     insert_sorted(entry.file_names, full.filename().string());
+    if (!aliases_) continue;
     const auto [listed, is_new] = links_.try_emplace(full.parent_path().string());
     if (is_new) listed->second = list_links(listed->first);
     const auto links = listed->second.find(id);

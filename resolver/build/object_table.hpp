@@ -17,11 +17,12 @@ namespace heddle {
 /// that leads to it. Ids are in order of arrival until put_into() sorts by path.
 ///
 /// A program that opens the same file by another name must get the same inode, or ld.so loads it
-/// twice. So symbolic links beside the file count as its paths, and the second spelling of its
-/// directory on systems where /lib is a link to /usr/lib. Each directory is listed once.
+/// twice. So with `aliases` symbolic links beside the file count as its paths, and the second
+/// spelling of its directory on systems where /lib is a link to /usr/lib. Each directory is listed
+/// once.
 class ObjectTable {
  public:
-  ObjectTable();
+  explicit ObjectTable(bool aliases = true);
   /// A known file keeps its first path.
   ObjectId add(const std::string& path, const FileFacts& file);
   /// As add(), for a data file, which is read.
@@ -47,6 +48,7 @@ class ObjectTable {
   void add_paths(Entry& entry, const std::string& path, FileId id);
   std::vector<std::string> spellings(const std::string& path) const;
 
+  const bool aliases_;
   std::vector<Entry> entries_;
   std::unordered_map<FileId, ObjectId> by_id_;
   std::unordered_map<std::string, Listing> links_;           ///< by directory

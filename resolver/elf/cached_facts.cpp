@@ -128,17 +128,16 @@ Result<CachedFacts::OpenedFile> CachedFacts::open(const std::string& path) const
   return OpenedFile{std::move(*fd), file_stamp(st), st.st_mode};
 }
 
-FactsCache* CachedFacts::cache(FactsDetail detail) {
-  auto& cache = caches_[detail == FactsDetail::symbols];
-  if (!cache) cache.emplace(options_.cache_dir, detail);
-  return &*cache;
+FactsCache& CachedFacts::cache() {
+  if (!cache_) cache_.emplace(options_.cache_dir);
+  return *cache_;
 }
 
 std::optional<FileFacts> CachedFacts::look_up(const OpenedFile& file, FactsDetail detail) {
   if (options_.cache_dir.empty()) return std::nullopt;
   const auto file_system = file_systems_.of(file.fd.get(), file.stamp);
   if (!file_system) return std::nullopt;
-  auto facts = cache(detail)->find(file.stamp, *file_system);
+  auto facts = cache().find(file.stamp, detail, *file_system);
   if (facts) {
     ++counters_.hits;
     facts->mode = file.mode;
@@ -184,13 +183,12 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
   // Not cached if the file was replaced between look-up and reading.
   if (result)
     if (const auto kept = to_keep_.extract(std::pair(result->stamp, detail)))
-      cache(detail)->add(*result, kept.mapped());
+      cache().add(*result, detail, kept.mapped());
   return result;
 }
 
 void CachedFacts::save() {
-  for (auto& cache : caches_)
-    if (cache) cache->save();
+  if (cache_) cache_->save();
 }
 
 void CachedFacts::end_workers() {

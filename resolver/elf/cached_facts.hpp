@@ -16,6 +16,7 @@
 #include "base/fd.hpp"
 #include "base/file_systems.hpp"
 #include "resolver/elf/elf_facts.hpp"
+#include "resolver/store/record_cache.hpp"
 
 namespace heddle {
 
@@ -24,46 +25,32 @@ struct Reply;
 /// `$XDG_CACHE_HOME/heddle` or `~/.cache/heddle`; empty when neither variable is an absolute path.
 std::string default_cache_dir();
 
-/// Facts cached across runs, for one FactsDetail, by the file's FileStamp. Without a usable
-/// directory, or with a damaged file, it is empty.
+/// Facts cached across runs, by the file's FileStamp: store::RecordCache in the file
+/// facts-VERSION-BOOT, of at most 256 MiB. Without a directory that is this user's alone and on a
+/// file system of the node's own it is empty.
 ///
 /// A stamp identifies a content only if the content cannot change without it. Hence a file that was
 /// changed less than two seconds before the cache was opened is not cached (its next change may
 /// fall into the same tick of the file system's clock: git's racy-git.txt), nor one on a file
 /// system whose ctime is not a kernel's (see FileSystems).
-///
-/// The file: a Checksum of all that follows, then, by base/coder.hpp, kFactsVersion and a list of
-/// (key, value). It is read, not mapped: on NFS an I/O error is then an errno.
 class FactsCache {
  public:
-  /// save() makes a missing `dir` (mode 0700); empty: no cache. `now_ns`: when files began to be
-  /// opened, for tests; 0: now.
-  FactsCache(std::string dir, FactsDetail detail, std::int64_t now_ns = 0);
+  /// Makes a missing `dir` (mode 0700); empty: no cache. `now_ns`: when files began to be opened,
+  /// for tests; 0: now.
+  explicit FactsCache(const std::string& dir, std::int64_t now_ns = 0);
 
   /// FileFacts::mode is 0. `file_system` as FileSystems::of() gave it.
-  std::optional<FileFacts> find(const FileStamp& stamp, std::uint64_t file_system) const;
+  std::optional<FileFacts> find(const FileStamp& stamp, FactsDetail detail,
+                                std::uint64_t file_system) const;
   /// Adds `facts` unless its stamp is too young.
-  void add(const FileFacts& facts, std::uint64_t file_system);
-  /// Adds to the newest file, aside and by rename. No effect while another process does the same,
-  /// or on a full disk.
+  void add(const FileFacts& facts, FactsDetail detail, std::uint64_t file_system);
+  /// Writes what was added. No effect while another process does the same, or on a full disk.
   void save();
 
  private:
-  using Entries = std::unordered_map<std::string_view, std::string_view>;
-  /// A generation of the file at path_, and its entries, which are views into it.
-  struct Generation {
-    std::string bytes;
-    Entries entries;
-  };
-  Generation load() const;
-  void write(const Entries& entries) const;
-
-  std::string dir_;
-  std::string path_;
-  std::size_t limit_ = 0;
+  std::shared_ptr<store::RecordCache> records_;  ///< null: no cache
   std::int64_t opened_ns_;
-  Generation kept_;
-  std::unordered_map<std::string, std::string> fresh_;
+  std::vector<std::pair<std::string, std::string>> fresh_;
 };
 
 struct WorkerPoolOptions {
@@ -136,7 +123,7 @@ class CachedFacts : public FactsSource {
   };
   struct Worker;
 
-  FactsCache* cache(FactsDetail detail);
+  FactsCache& cache();
   Result<OpenedFile> open(const std::string& path) const;
   std::optional<FileFacts> look_up(const OpenedFile& file, FactsDetail detail);
   Result<void> start(const Key& key);
@@ -152,7 +139,7 @@ class CachedFacts : public FactsSource {
   void fail_all(const Error& reason);
 
   FactsOptions options_;
-  std::optional<FactsCache> caches_[2];
+  std::optional<FactsCache> cache_;  ///< opened when first needed
   FileSystems file_systems_;
   std::map<std::pair<FileStamp, FactsDetail>, std::uint64_t>
       to_keep_;  ///< not in the cache, and their file systems

@@ -2,8 +2,6 @@
 #include "resolver/elf/cached_facts.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,9 +21,8 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 /// Two ticks of the coarsest clock in use: FAT's and some servers' two seconds, whole seconds else.
 constexpr std::int64_t kRacy = 2 * kSecond;
-/// By FactsDetail; a larger cache is emptied. All of it is read at each start: 16 MiB take 3 ms.
-constexpr std::size_t kMaxBytes[] = {std::size_t{16} << 20, std::size_t{96} << 20};
-constexpr std::size_t kLargestFile = std::size_t{256} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
+constexpr std::size_t kLargestValue = std::size_t{32} << 20;
 
 std::int64_t now_ns() {
   timespec now{};
@@ -33,34 +30,34 @@ std::int64_t now_ns() {
   return now.tv_sec * kSecond + now.tv_nsec;
 }
 
-std::string key_of(const FileStamp& stamp, std::uint64_t file_system) {
+std::string key_of(const FileStamp& stamp, FactsDetail detail, std::uint64_t file_system) {
   Encoder coder;
-  coder(file_system, stamp.id.dev, stamp.id.ino, stamp.size, stamp.mtime_ns, stamp.ctime_ns);
+  coder(detail, file_system, stamp.id.dev, stamp.id.ino, stamp.size, stamp.mtime_ns,
+        stamp.ctime_ns);
   return coder.take();
 }
 
-/// Whether no other user can put files into the directory. A link, perhaps another user's, may lead
-/// anywhere.
-bool is_private_dir(const std::string& dir) {
+/// The cache in `dir`, and no others there: those of other versions and boots go. Null: another
+/// user may put files into it, or it is on a network.
+std::shared_ptr<store::RecordCache> open_records(const std::string& dir) {
+  ::mkdir(directory_of(dir).c_str(), 0700);
+  ::mkdir(dir.c_str(), 0700);
+  // A link, perhaps another user's, may lead anywhere.
+  const auto opened = open_file(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   struct stat st {};
-  return ::lstat(dir.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
-         (st.st_mode & 022) == 0;
-}
-
-/// RLIMIT_FSIZE: going beyond it is SIGXFSZ, not an errno.
-bool may_write(std::size_t bytes) {
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes;
-}
-
-std::string_view bytes_of(const Checksum& sum) {
-  return {reinterpret_cast<const char*>(sum.bytes.data()), sum.bytes.size()};
-}
-
-std::size_t size_of(const auto& entries) {
-  std::size_t out = 0;
-  for (const auto& [key, value] : entries) out += key.size() + value.size() + 8;
-  return out;
+  if (!opened || ::fstat(opened->get(), &st) != 0 || st.st_uid != ::geteuid() ||
+      (st.st_mode & 022) != 0 || locality_of(opened->get()) == Locality::remote)
+    return nullptr;
+  const auto boot = read_file("/proc/sys/kernel/random/boot_id").value_or("");
+  const auto name =
+      "facts-" + std::to_string(kFactsVersion) + "-" + hash_bytes(boot).hex().substr(0, 12);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+    const auto file = entry.path().filename().string();
+    if (file.starts_with("facts-") && !file.starts_with(name))
+      std::filesystem::remove(entry.path(), error);
+  }
+  return store::RecordCache::open(dir + "/" + name, kMaxBytes);
 }
 
 }  // namespace
@@ -92,96 +89,39 @@ std::string default_cache_dir() {
   return {};
 }
 
-FactsCache::FactsCache(std::string dir, FactsDetail detail, std::int64_t now)
-    : dir_(std::move(dir)),
-      path_(dir_ + (detail == FactsDetail::loader ? "/facts-loader" : "/facts-symbols")),
-      limit_(kMaxBytes[detail == FactsDetail::symbols]),
-      opened_ns_(now == 0 ? now_ns() : now),
-      kept_(load()) {}
+FactsCache::FactsCache(const std::string& dir, std::int64_t now)
+    : records_(dir.empty() ? nullptr : open_records(dir)), opened_ns_(now == 0 ? now_ns() : now) {}
 
-/// Empty when there is no file, or it is another user's (who could forge facts), of another version
-/// or damaged.
-FactsCache::Generation FactsCache::load() const {
-  Generation out;
-  if (dir_.empty() || !is_private_dir(dir_)) return out;
-  const auto file = open_file(path_, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
-  struct stat st {};
-  if (!file || ::fstat(file->get(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != ::geteuid() ||
-      (st.st_mode & 022) != 0)
-    return out;
-  auto content = read_all(file->get(), path_, kLargestFile);
-  if (!content || content->size() < sizeof(Checksum)) return out;
-  const auto body = std::string_view(*content).substr(sizeof(Checksum));
-  if (bytes_of(checksum_of(body)) != content->substr(0, sizeof(Checksum))) return out;
-  // A move of the string leaves its bytes in place: it is too long for the object itself.
-  out.bytes = std::move(*content);
-  std::uint32_t version = 0;
-  std::vector<std::pair<std::string_view, std::string_view>> entries;
-  Decoder decoder(std::string_view(out.bytes).substr(sizeof(Checksum)));
-  decoder(version);
-  if (version == kFactsVersion) decoder(entries);
-  if (decoder.complete()) out.entries = {entries.begin(), entries.end()};
-  return out;
-}
-
-std::optional<FileFacts> FactsCache::find(const FileStamp& stamp, std::uint64_t file_system) const {
-  const std::string key = key_of(stamp, file_system);
-  std::string_view value;
-  if (const auto fresh = fresh_.find(key); fresh != fresh_.end())
-    value = fresh->second;
-  else if (const auto kept = kept_.entries.find(key); kept != kept_.entries.end())
-    value = kept->second;
-  else
-    return std::nullopt;
+std::optional<FileFacts> FactsCache::find(const FileStamp& stamp, FactsDetail detail,
+                                          std::uint64_t file_system) const {
+  if (!records_) return std::nullopt;
+  const std::string key = key_of(stamp, detail, file_system);
+  const auto fresh = std::ranges::find(fresh_, key, &std::pair<std::string, std::string>::first);
+  const auto value = fresh != fresh_.end() ? std::optional(fresh->second) : records_->find(key);
+  if (!value) return std::nullopt;
   FileFacts facts{stamp, 0, {}, {}};
-  Decoder decoder(value);
-  decoder(facts.hash.bytes, facts.elf);
-  if (!decoder.complete() || !is_sound(facts.elf)) return std::nullopt;
-  return facts;
+  Checksum sum;
+  Decoder decoder(*value);
+  decoder(sum.bytes, facts.hash.bytes, facts.elf);
+  const bool good = decoder.complete() && is_sound(facts.elf) &&
+                    sum == checksum_of(std::string_view(*value).substr(sizeof(sum.bytes)));
+  return good ? std::optional(std::move(facts)) : std::nullopt;
 }
 
-void FactsCache::add(const FileFacts& facts, std::uint64_t file_system) {
-  if (dir_.empty()) return;
+void FactsCache::add(const FileFacts& facts, FactsDetail detail, std::uint64_t file_system) {
+  if (!records_) return;
   if (std::max(facts.stamp.mtime_ns, facts.stamp.ctime_ns) > opened_ns_ - kRacy) return;
   Encoder coder;
   coder(facts.hash.bytes, facts.elf);
-  std::string value = coder.take();
-  if (value.size() <= limit_ / 8)
-    fresh_.insert_or_assign(key_of(facts.stamp, file_system), std::move(value));
+  const std::string value = coder.take();
+  if (value.size() > kLargestValue) return;
+  Encoder whole;
+  whole(checksum_of(value).bytes);
+  fresh_.emplace_back(key_of(facts.stamp, detail, file_system), whole.take() + value);
 }
 
 void FactsCache::save() {
-  if (fresh_.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(dir_).parent_path(), error);
-  ::mkdir(dir_.c_str(), 0700);
-  if (!is_private_dir(dir_)) return;
-  const auto lock = open_file(path_ + ".lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
-  if (!lock || ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) return;
-  Generation newest = load();  // others may have published since kept_
-  auto& entries = newest.entries;
-  // Of programs that start at once and read the same files one writes.
-  std::erase_if(fresh_, [&](const auto& entry) { return entries.contains(entry.first); });
-  if (fresh_.empty()) return;
-  if (size_of(entries) + size_of(fresh_) > limit_) entries.clear();
-  entries.insert(fresh_.begin(), fresh_.end());
-  write(entries);
-  fresh_.clear();
-}
-
-void FactsCache::write(const Entries& entries) const {
-  Encoder coder;
-  coder(kFactsVersion, std::vector<Entries::value_type>(entries.begin(), entries.end()));
-  const std::string body = coder.take();
-  const std::string aside = path_ + ".new";
-  if (!may_write(body.size() + sizeof(Checksum))) return;
-  const auto file = open_file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
-  if (!file) return;
-  // Not synced: the checksum detects the result of a crash.
-  const Checksum sum = checksum_of(body);
-  if (!write_all(file->get(), bytes_of(sum), aside) || !write_all(file->get(), body, aside) ||
-      ::rename(aside.c_str(), path_.c_str()) != 0)
-    ::unlink(aside.c_str());
+  if (!fresh_.empty() && records_->add(fresh_)) fresh_.clear();
 }
 
 }  // namespace heddle

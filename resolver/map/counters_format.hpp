@@ -27,6 +27,13 @@ struct Counters {
   std::uint64_t other_library_path;
   std::uint64_t app_start;     ///< AppStart of the first program with pid `app_pid`
   std::uint64_t start_probes;  ///< `probes` at the moment ready_ns
+  std::uint64_t found;         ///< of probes and probes_unguided: libraries, which were then mapped
+
+  /// Paths that ld.so tried in vain.
+  std::uint64_t failed() const {
+    const auto tried = probes + probes_unguided;
+    return tried > found ? tried - found : 0;
+  }
 };
 
 /// How APP started.

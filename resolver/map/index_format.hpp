@@ -11,7 +11,7 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kVersion = 5;
 
 struct Header {
   char magic[8];
@@ -34,7 +34,8 @@ struct Program {
   std::uint64_t files_offset;         ///< File[file_count], sorted by (dev, ino)
   std::uint32_t file_count;
   std::uint32_t
-      search_path;  ///< search_path() of the LD_LIBRARY_PATH that names were resolved with
+      search_path;       ///< search_path() of the LD_LIBRARY_PATH that names were resolved with
+  std::uint64_t hwcaps;  ///< FNV-1a 64 of the tunable glibc.cpu.hwcaps that they were resolved with
 };
 
 /// A file that names lead to, by its identity on this node: recognised under unlisted paths too.

@@ -170,6 +170,7 @@ class IndexBuilder {
       program.files_offset = add_files(entry.files);
       program.file_count = static_cast<std::uint32_t>(entry.files.size());
       program.search_path = entry.search_path;
+      program.hwcaps = entry.hwcaps;
       programs.push_back(program);
     }
     const std::uint64_t tables_offset = sizeof(Header) + programs.size() * sizeof(Program);
@@ -215,6 +216,7 @@ class IndexBuilder {
     Files files;
     std::uint64_t tls = 0;
     std::uint32_t search_path = 0;
+    std::uint64_t hwcaps = 0;
   };
 
   /// By object: the shortest path in `view`; empty: none.
@@ -242,6 +244,8 @@ class IndexBuilder {
     const std::string& path = program.library_path;
     out.search_path = index_format::search_path(index_format::fnv1a(path.data(), path.size()),
                                                 uses_library_path(program, content_));
+    const std::string& tunable = program.hwcaps_tunable;
+    out.hwcaps = index_format::fnv1a(tunable.data(), tunable.size());
     const Loader loader(program, content_);
     for (const auto& [name, object] : program.guided) {
       const std::string& target = target_of(program, object);

@@ -60,6 +60,7 @@ struct MapProgram {
   std::string interpreter;
   /// The LD_LIBRARY_PATH it was resolved with, relative elements made absolute; unset is empty.
   std::string library_path;
+  std::string hwcaps_tunable;  ///< likewise glibc.cpu.hwcaps in GLIBC_TUNABLES
   /// Names ld.so may ask for -> object: sonames, aliases and paths; sorted by name, unique.
   std::vector<std::pair<std::string, ObjectId>> guided;
   std::uint64_t static_tls_bytes = 0;  ///< static_tls.hpp's value; 0: glibc's default is enough

@@ -33,8 +33,8 @@ void fields(Coder& coder, T& l) { coder(l.object, l.requested_as, l.found_by, l.
 template <class Coder, class T>
 requires std::same_as<std::remove_const_t<T>, MapProgram>
 void fields(Coder& coder, T& p) {
-  coder(p.path, p.object, p.view, p.interpreter, p.library_path, p.guided, p.static_tls_bytes,
-        p.probes_unguided, p.libraries, p.missing);
+  coder(p.path, p.object, p.view, p.interpreter, p.library_path, p.hwcaps_tunable, p.guided,
+        p.static_tls_bytes, p.probes_unguided, p.libraries, p.missing);
 }
 
 }  // namespace heddle
@@ -42,7 +42,7 @@ void fields(Coder& coder, T& p) {
 namespace heddle::map_format {
 
 inline constexpr std::string_view kMapMagic = "HEDDLMAP";
-inline constexpr std::uint32_t kMapVersion = 6;
+inline constexpr std::uint32_t kMapVersion = 7;
 
 inline constexpr const char* kMetaDb = "meta";
 inline constexpr const char* kViewsDb = "views";

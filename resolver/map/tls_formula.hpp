@@ -21,6 +21,7 @@ inline constexpr std::uint64_t kDefaultOptional = 512;
 inline constexpr std::uint64_t kDefaultNamespaces = 4;
 inline constexpr char kOptionalName[] = "glibc.rtld.optional_static_tls";
 inline constexpr char kNamespacesName[] = "glibc.rtld.nns";
+inline constexpr char kHwcapsName[] = "glibc.cpu.hwcaps";
 
 constexpr std::uint64_t surplus(std::uint64_t namespaces, std::uint64_t optional) {
   return (namespaces - 1) * 144 + namespaces * 144 + optional + 144;
@@ -82,6 +83,8 @@ struct Tunable {
     return !name[i] && i == name_size && name_size < size;
   }
   std::uint64_t value() const { return parse_number(text + name_size + 1, size - name_size - 1); }
+  const char* value_text() const { return text + name_size + 1; }
+  std::size_t value_size() const { return size - name_size - 1; }
 };
 
 /// Calls `take(tunable)` for each part of `text`, in order, empty parts too.

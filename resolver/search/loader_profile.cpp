@@ -112,15 +112,15 @@ std::vector<std::string> power_set(const std::vector<std::string>& names) {
   return out;
 }
 
-void add_x86_64(LoaderProfile& profile, std::string_view bytes) {
-  const auto cpu = read_cpu_levels();
+void add_x86_64(LoaderProfile& profile, std::string_view bytes, std::string_view hwcaps_tunable) {
+  const auto cpu = read_cpu_levels(hwcaps_tunable);
   if (cpu.xeon_phi) profile.platform = "xeon_phi";
   if (cpu.haswell) profile.platform = "haswell";
   profile.isa_levels = cpu.isa_levels;
   // Only levels the loader knows by name; it lists the best first.
   for (int level = 4; level >= 2; --level) {
     const auto name = "x86-64-v" + std::to_string(level);
-    if ((cpu.isa_levels >> (level - 1) & 1) != 0 && bytes.find(name) != bytes.npos)
+    if ((cpu.hwcaps_levels >> (level - 1) & 1) != 0 && bytes.find(name) != bytes.npos)
       profile.hwcaps.push_back(name);
   }
   if (profile.glibc_minor >= 37) return;  // 6099908fb8 took the legacy directories away
@@ -153,6 +153,19 @@ Registers cpuid(unsigned leaf, unsigned sub = 0) {
 
 bool all(unsigned value, unsigned bits) { return (value & bits) == bits; }
 
+/// Whether none of `features` is taken away (sysdeps/x86/cpu-tunables.c: a list of -NAME; other
+/// names have no effect, up to glibc 2.32 they ended in _Usable).
+bool keeps(std::string_view tunable, std::initializer_list<std::string_view> features) {
+  for (std::size_t start = 0; start < tunable.size();) {
+    const auto end = std::min(tunable.find(',', start), tunable.size());
+    auto word = tunable.substr(start, end - start);
+    start = end + 1;
+    if (word.starts_with('-') && std::ranges::find(features, word.substr(1)) != features.end())
+      return false;
+  }
+  return true;
+}
+
 unsigned xcr0() {
   unsigned low = 0;
   unsigned high = 0;
@@ -162,7 +175,7 @@ unsigned xcr0() {
 
 }  // namespace
 
-CpuLevels read_cpu_levels() {
+CpuLevels read_cpu_levels(std::string_view tunable) {
   constexpr unsigned kYmm = 0x6;   // XMM and YMM state
   constexpr unsigned kZmm = 0xE0;  // opmask, ZMM0-15, ZMM16-31
   constexpr unsigned kAvx512Pf = 1U << 26;
@@ -186,6 +199,14 @@ CpuLevels read_cpu_levels() {
   const bool v4 = v3 && avx512_usable &&
                   all(seven.b, bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL);
   levels.isa_levels = (baseline ? 1U : 0U) | (v2 ? 2U : 0U) | (v3 ? 4U : 0U) | (v4 ? 8U : 0U);
+  // sysdeps/x86_64/dl-hwcaps_subdirs.c: a level needs all levels below it.
+  const bool has_v2 = v2 && keeps(tunable, {"POPCNT", "SSE4_1", "SSE4_2", "SSSE3"});
+  const bool has_avx2 = keeps(tunable, {"AVX2", "BMI1", "BMI2", "FMA", "LZCNT", "MOVBE"});
+  const bool has_v3 = v3 && has_v2 && has_avx2 && keeps(tunable, {"AVX"});
+  const bool has_v4 =
+      v4 && has_v3 && keeps(tunable, {"AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"});
+  levels.hwcaps_levels =
+      (levels.isa_levels & 1U) | (has_v2 ? 2U : 0U) | (has_v3 ? 4U : 0U) | (has_v4 ? 8U : 0U);
 
   unsigned top = 0;
   unsigned vendor_b = 0;
@@ -195,23 +216,26 @@ CpuLevels read_cpu_levels() {
   const bool intel = vendor_b == signature_INTEL_ebx && vendor_c == signature_INTEL_ecx &&
                      vendor_d == signature_INTEL_edx;
   if (intel) {
-    const bool cd = avx512_usable && all(seven.b, bit_AVX512CD);
-    if (cd && all(seven.b, kAvx512Er))
-      levels.xeon_phi = all(seven.b, kAvx512Pf);
+    const bool cd = avx512_usable && all(seven.b, bit_AVX512CD) && keeps(tunable, {"AVX512CD"});
+    if (cd && all(seven.b, kAvx512Er) && keeps(tunable, {"AVX512ER"}))
+      levels.xeon_phi = all(seven.b, kAvx512Pf) && keeps(tunable, {"AVX512PF"});
     else if (cd)
-      levels.avx512_1 = all(seven.b, bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL);
-    levels.haswell = !levels.xeon_phi && avx2_set && all(one.c, bit_POPCNT);
+      levels.avx512_1 = all(seven.b, bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) &&
+                        keeps(tunable, {"AVX512BW", "AVX512DQ", "AVX512VL"});
+    levels.haswell = !levels.xeon_phi && avx2_set && all(one.c, bit_POPCNT) && has_avx2 &&
+                     keeps(tunable, {"POPCNT"});
   }
   return levels;
 }
 
 #else
 
-CpuLevels read_cpu_levels() { return {}; }
+CpuLevels read_cpu_levels(std::string_view) { return {}; }
 
 #endif
 
-Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter) {
+Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter,
+                                          std::string_view hwcaps_tunable) {
   const FileFacts facts = TRY(world.facts(interpreter));
   const std::string bytes = TRY(world.read(interpreter));
   if (bytes.size() > kLargestLoader) return fail_errno(interpreter, "is too large a loader", EFBIG);
@@ -235,7 +259,7 @@ Result<LoaderProfile> read_loader_profile(World& world, const std::string& inter
   profile.platform = platform == nullptr ? "" : platform;
   if (profile.machine == EM_386) profile.platform = "i686";
   if (profile.machine == EM_X86_64) {  // x32 has the same (sysdeps/x86_64/dl-hwcaps_subdirs.c)
-    add_x86_64(profile, bytes);
+    add_x86_64(profile, bytes, hwcaps_tunable);
   } else if (profile.glibc_minor < 37) {
     std::vector<std::string> names;
     if (profile.machine == EM_386) {

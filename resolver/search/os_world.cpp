@@ -71,10 +71,11 @@ Result<std::string> OsWorld::outside_path(const std::string& path) {
   return std::string(target.data(), static_cast<std::size_t>(length));
 }
 
-World::DirId OsWorld::add(std::string path, DirState state, NameIndex::ListingId listing) {
+World::DirId OsWorld::add(std::string path, DirState state, NameIndex::ListingId listing,
+                          std::optional<FileStamp> stamp) {
   const auto id = static_cast<DirId>(directories_.size());
   by_path_.emplace(path, id);
-  directories_.push_back({std::move(path), state});
+  directories_.push_back({std::move(path), state, stamp});
   listing_.push_back(listing);
   return id;
 }
@@ -106,7 +107,7 @@ World::DirId OsWorld::directory(std::string_view path) {
     // One listing for all paths to a directory: /lib and /usr/lib are mostly the same.
     const auto [known, is_new] = by_id_.try_emplace(file_id(st), kUnlisted);
     if (is_new) known->second = list(fd->get());
-    return add(key, {}, known->second);
+    return add(key, {}, known->second, file_stamp(st));
   }
   // Unreadable, or no directory: O_PATH tells which.
   const auto bare = key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key;
@@ -116,9 +117,9 @@ World::DirId OsWorld::directory(std::string_view path) {
     const bool shortage = code == EMFILE || code == ENFILE || code == ENOMEM;
     return shortage ? add(key, {}, kUnlisted) : add(key, {code, false}, kNothing);
   }
-  if (::fstat(handle->get(), &st) == 0 && !S_ISDIR(st.st_mode))
-    return add(key, {0, false}, kNothing);
-  return add(key, {}, kUnlisted);
+  if (::fstat(handle->get(), &st) != 0) return add(key, {}, kUnlisted);
+  if (!S_ISDIR(st.st_mode)) return add(key, {0, false}, kNothing);
+  return add(key, {}, kUnlisted, file_stamp(st));
 }
 
 World::DirId OsWorld::subdirectory(DirId base, std::string_view relative) {
@@ -144,6 +145,7 @@ void OsWorld::look_for(const EntryName& name) {
   wanted_ = name.text;
   wanted_at_ = name.text.data();
   wanted_hash_ = name.hash;
+  if (!root_) names_asked_.insert(wanted_);
   ++round_;
   names_.for_each(name, [&](NameIndex::ListingId listing) { holds_[listing] = round_; });
 }
@@ -185,6 +187,30 @@ std::vector<std::string> OsWorld::asked() const {
   return {out.begin(), out.end()};
 }
 
+std::optional<Seen> OsWorld::seen() const {
+  Seen out;
+  out.names = {names_asked_.begin(), names_asked_.end()};
+  std::ranges::sort(out.names);
+  std::vector<std::uint64_t> digests(holds_.size());
+  for (const auto& text : out.names) {
+    const EntryName name(text);
+    names_.for_each(name, [&](NameIndex::ListingId listing) { digests[listing] ^= name.hash; });
+  }
+  for (std::size_t dir = 1; dir < directories_.size(); ++dir) {
+    const auto& [path, state, stamp] = directories_[dir];
+    if (!path.starts_with('/') || (state.is_directory && !stamp)) return std::nullopt;
+    const bool is_listed = listing_[dir] != kUnlisted && listing_[dir] != kNothing;
+    out.paths.push_back({path, stamp, true, digests[listing_[dir]], is_listed});
+  }
+  for (const auto& [path, facts] : facts_) {
+    const bool is_gone = !*facts && facts->error().code() == ENOENT;
+    if (!path.starts_with('/') || (!*facts && !is_gone)) return std::nullopt;
+    out.paths.push_back({path, is_gone ? std::nullopt : std::optional((*facts)->stamp)});
+  }
+  for (const auto& [path, stamp] : read_) out.paths.push_back({path, stamp});
+  return out;
+}
+
 World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
   if (root_ && dir != kMissing) note(dir, name);
   // Mostly the last call's name, at the same address.
@@ -220,7 +246,10 @@ void OsWorld::prefetch(const std::vector<std::string>& paths) {
 }
 
 Result<std::string> OsWorld::read(const std::string& path, Part part) {
+  auto& stamp = read_[path];
   const Fd fd = TRY(open_regular(path));
+  struct stat st {};
+  if (::fstat(fd.get(), &st) == 0) stamp = file_stamp(st);
   if (part == Part::whole) return read_all(fd.get(), path, kLargestRead);
   const FileBytes bytes = file_bytes(fd.get());
   auto head = bytes.text(0, std::min<std::uint64_t>(bytes.size(), kElfHeaderSize));

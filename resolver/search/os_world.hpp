@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -51,6 +52,35 @@ class NameIndex {
   std::unordered_map<std::uint64_t, std::uint32_t> heads_;  ///< by hash
 };
 
+/// The state of the file system that a search depends on, to be compared later: unchanged files and
+/// directories give the same answers.
+struct Seen {
+  struct Path {
+    std::string path;
+    std::optional<FileStamp> stamp;  ///< following links; nullopt: it did not exist
+    bool is_directory = false;
+    /// Of a listed directory: digest_of() those of its entries that are in `names`. A directory
+    /// whose stamp has changed gives the same answers if this has not.
+    std::uint64_t digest = 0;
+    bool is_listed = false;
+  };
+  std::vector<Path> paths;
+  std::vector<std::string> names;  ///< that were looked up in directories, sorted
+  static std::uint64_t digest_of(std::string_view name) { return EntryName(name).hash; }  ///< xor
+};
+template <class Coder, IsRecord<FileStamp> T>
+void fields(Coder& coder, T& s) {
+  coder(s.id.dev, s.id.ino, s.size, s.mtime_ns, s.ctime_ns);
+}
+template <class Coder, IsRecord<Seen::Path> T>
+void fields(Coder& coder, T& p) {
+  coder(p.path, p.stamp, p.is_directory, p.digest, p.is_listed);
+}
+template <class Coder, IsRecord<Seen> T>
+void fields(Coder& coder, T& seen) {
+  coder(seen.paths, seen.names);
+}
+
 /// The real file system, or what is below another root: a container's, inside which absolute paths
 /// and symbolic links are resolved (openat2 RESOLVE_IN_ROOT). Caches all answers: for one run over
 /// unchanging files. Not for concurrent use.
@@ -80,6 +110,9 @@ class OsWorld final : public World {
   /// With another root: all that the answers depend on, existing or not: opened paths, and names
   /// looked up in directories; for many names of one directory its path and a slash. Sorted.
   std::vector<std::string> asked() const;
+  /// Without another root: all that the answers depend on. nullopt: a path is relative, or the
+  /// system did not answer.
+  std::optional<Seen> seen() const;
   /// A directory, or by O_PATH anything.
   Result<Fd> open(const std::string& path, int flags);
   /// As base/open_regular.hpp.
@@ -89,10 +122,12 @@ class OsWorld final : public World {
   struct Directory {
     std::string path;  ///< ends in '/', or empty
     DirState state;
+    std::optional<FileStamp> stamp{};
   };
   /// The path outside the other root; for messages and comparisons only, since it may change.
   Result<std::string> outside_path(const std::string& path);
-  DirId add(std::string path, DirState state, NameIndex::ListingId listing);
+  DirId add(std::string path, DirState state, NameIndex::ListingId listing,
+            std::optional<FileStamp> stamp = {});
   /// Lists the open directory `fd`; kUnlisted when that fails.
   NameIndex::ListingId list(int fd);
   void look_for(const EntryName& name);
@@ -119,6 +154,8 @@ class OsWorld final : public World {
   std::uint64_t wanted_hash_ = 0;
   std::unordered_map<std::string, std::shared_ptr<const Result<FileFacts>>> facts_;
   std::unordered_set<std::string> opened_;
+  std::unordered_map<std::string, std::optional<FileStamp>> read_;  ///< nullopt: no such file
+  std::unordered_set<std::string> names_asked_;
   std::vector<std::unordered_set<std::string>> looked_for_;  ///< by directory
 };
 

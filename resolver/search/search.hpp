@@ -35,7 +35,8 @@ struct LoaderProfile {
 struct SearchOptions {
   std::string ld_library_path;
   std::string ld_preload;
-  bool explain = false;  ///< fill Closure::searches
+  std::string hwcaps_tunable;  ///< glibc.cpu.hwcaps in GLIBC_TUNABLES: "-AVX2,-BMI1"
+  bool explain = false;        ///< fill Closure::searches
 };
 
 /// How ld.so found a library.
@@ -130,15 +131,18 @@ struct Closure {
 struct CpuLevels {
   /// GNU_PROPERTY_X86_ISA_1_BASELINE, _V2, _V3, _V4 as bits 0 to 3; 0 on another architecture.
   std::uint32_t isa_levels = 0;
-  bool haswell = false;  ///< Intel with AVX2, BMI and so on: AT_PLATFORM is overridden
+  std::uint32_t hwcaps_levels = 0;  ///< likewise: those whose glibc-hwcaps directory is searched
+  bool haswell = false;             ///< Intel with AVX2, BMI and so on: AT_PLATFORM is overridden
   bool xeon_phi = false;
   bool avx512_1 = false;  ///< the legacy capability of that name
 };
-CpuLevels read_cpu_levels();
+/// The tunable takes features away from all but isa_levels, which are computed before it is read.
+CpuLevels read_cpu_levels(std::string_view hwcaps_tunable = {});
 
 /// Reads the profile for programs whose PT_INTERP is `interpreter`. Fails when that file is no
 /// glibc loader (musl: ENOTSUP), naming it.
-Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter);
+Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter,
+                                          std::string_view hwcaps_tunable = {});
 
 /// `program`: a path as it would be executed. Fails only when the program itself cannot be read or
 /// is no dynamic ELF file (ENOEXEC); missing libraries are listed in the result. Never executes

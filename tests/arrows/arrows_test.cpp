@@ -36,7 +36,7 @@ const std::vector<Rule>& rules() {
       {"base/launch", {"base"}},
       {"base/sandbox", {"base"}},
       {"resolver/store", {"base"}},
-      {"resolver/elf", {"base", "base/sandbox"}},
+      {"resolver/elf", {"base", "base/sandbox", "resolver/store"}},
       {"resolver/search", {"base", "resolver/elf"}},
       {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
       {"resolver/policy",

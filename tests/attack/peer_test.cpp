@@ -149,7 +149,7 @@ class Peer : public ::testing::Test {
     const auto before = names();
     run_checked({bin("fs-mount"), "--prefetch", "0", dir_ / "map", dir_ / "mnt"});
     start({"fs-mount", "--prefetch", "0", "--node", dir_ / "node"});
-    start({"fs-gen", "-q", "--map", dir_ / "map", "/bin/sleep", "600"});
+    start({"fs-gen", "-q", "--slow", "/", "--map", dir_ / "map", "/bin/sleep", "600"});
     ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "node/socket"); }));
     // Without detached mounts the service refuses, and each fs-gen makes its own mount.
     if (!kernel_has(SYS_open_tree)) return;
@@ -227,7 +227,7 @@ class Peer : public ::testing::Test {
     EXPECT_FALSE(fs::exists(dir_ / "executed"));
     EXPECT_EQ(read_file(dir_ / "victim/file").value_or(""), "precious");
     EXPECT_EQ(node_answers(), kernel_has(SYS_open_tree));
-    EXPECT_EQ(run({bin("fs-gen"), "-q", "--map", dir_ / "map", app_}).status, 0);
+    EXPECT_EQ(run({bin("fs-gen"), "-q", "--slow", "/", "--map", dir_ / "map", app_}).status, 0);
     EXPECT_EQ(run({bin("fs-mount"), "--stats", dir_ / "mnt"}).status, 0);
   }
   /// Makes a root directory with the mounts of a careless `--volume`.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <random>
 
 #include "resolver/elf/cached_facts.hpp"
 #include "tests/elf/elf_fixture.hpp"
@@ -25,7 +25,11 @@ class Cache : public ElfTest {
     with.cache_dir = path("cache");
     return with;
   }
-  std::string cache_file() const { return path("cache/facts-loader"); }
+  std::string cache_file() const {
+    for (const auto& entry : fs::directory_iterator(path("cache")))
+      if (!entry.path().string().ends_with("-lock")) return entry.path();
+    return {};
+  }
 
   /// Old files: the cache omits new ones.
   static std::vector<std::string> old_files() {
@@ -94,15 +98,16 @@ TEST_F(Cache, misses_a_file_that_was_changed_in_place) {
   FileFacts facts{stamp, 0, hash_bytes("one"), {}};
   facts.elf.soname = "one";
   {
-    FactsCache cache(path("cache"), FactsDetail::loader, kFarFuture);
-    cache.add(facts, 7);
-    EXPECT_TRUE(cache.find(stamp, 7));
+    FactsCache cache(path("cache"), kFarFuture);
+    cache.add(facts, FactsDetail::loader, 7);
+    EXPECT_TRUE(cache.find(stamp, FactsDetail::loader, 7));
     cache.save();
   }
-  FactsCache cache(path("cache"), FactsDetail::loader, kFarFuture);
-  ASSERT_TRUE(cache.find(stamp, 7));
-  EXPECT_EQ(cache.find(stamp, 7)->elf.soname, "one");
-  EXPECT_FALSE(cache.find(stamp, 8)) << "another file system";
+  FactsCache cache(path("cache"), kFarFuture);
+  ASSERT_TRUE(cache.find(stamp, FactsDetail::loader, 7));
+  EXPECT_EQ(cache.find(stamp, FactsDetail::loader, 7)->elf.soname, "one");
+  EXPECT_FALSE(cache.find(stamp, FactsDetail::symbols, 7));
+  EXPECT_FALSE(cache.find(stamp, FactsDetail::loader, 8)) << "another file system";
 
   // Written in place with the same size and mtime: only the ctime differs.
   write("f", "two");
@@ -112,7 +117,7 @@ TEST_F(Cache, misses_a_file_that_was_changed_in_place) {
   const auto again = stamp_of(file);
   EXPECT_EQ(again.mtime_ns, stamp.mtime_ns);
   EXPECT_EQ(again.size, stamp.size);
-  EXPECT_FALSE(cache.find(again, 7));
+  EXPECT_FALSE(cache.find(again, FactsDetail::loader, 7));
 }
 
 TEST_F(Cache, distrusts_stamps_of_images) {
@@ -133,30 +138,33 @@ TEST_F(Cache, ignores_and_replaces_a_damaged_file) {
     CachedFacts source(with_cache());
     right = read(source, files);
   }
-  const auto good = value_or_throw(read_file(cache_file()));
-  std::vector<std::string> corpus = {
-      "", "x", std::string(4096, '\0'), std::string(100000, '\xff'), good + "x", good.substr(1)};
+  const auto file = cache_file();
+  const auto good = value_or_throw(read_file(file));
+  std::vector<std::string> corpus = {"", "x", std::string(4096, '\0'), std::string(100000, '\xff'),
+                                     good.substr(1)};
   for (std::size_t n = 1; n < 40; ++n) corpus.push_back(good.substr(0, good.size() * n / 40));
-  std::mt19937 random(1);
-  for (int i = 0; i < 60; ++i) {
-    corpus.push_back(good);
-    corpus.back()[random() % good.size()] ^= static_cast<char>(1 << random() % 8);
-  }
-  // The trailer: version, sizes.
-  for (std::size_t back = 1; back <= 48; ++back) {
-    corpus.push_back(good);
-    corpus.back()[good.size() - back] ^= 1;
-  }
-  for (const auto& content : corpus) {
-    write("cache/facts-loader", content);
-    ::chmod(cache_file().c_str(), 0600);
+  const auto hits = [&] {
     CachedFacts source(with_cache());
-    EXPECT_TRUE(source.facts(files.front(), FactsDetail::loader));
-    EXPECT_EQ(source.counters().hits, 0U);
+    EXPECT_EQ(source.facts(files.front(), FactsDetail::loader)->elf, right.front());
+    return source.counters().hits;
+  };
+  for (const auto& content : corpus) {
+    write(fs::path(file).lexically_relative(path("")), content);
+    EXPECT_EQ(hits(), 0U) << content.size();
+    EXPECT_EQ(hits(), 1U) << "it was made anew";
+    write(fs::path(file).lexically_relative(path("")), good);
+    write(fs::path(file + "-lock").lexically_relative(path("")), content);
+    EXPECT_EQ(hits(), 1U) << "its locks alone";
+    fs::remove(file + "-lock");
   }
-  CachedFacts source(with_cache());
-  EXPECT_EQ(source.facts(files.front(), FactsDetail::loader)->elf, right.front());
-  EXPECT_EQ(source.counters().hits, 1U) << "the last run has replaced it";
+  // One byte of a record.
+  auto damaged = good;
+  for (auto at = damaged.find(*right.front().soname); at != damaged.npos;
+       at = damaged.find(*right.front().soname, at + 1))
+    damaged[at] ^= 1;
+  write(fs::path(file).lexically_relative(path("")), damaged);
+  EXPECT_EQ(hits(), 0U);
+  EXPECT_EQ(hits(), 1U);
 }
 
 TEST_F(Cache, ignores_files_that_others_can_write) {
@@ -175,11 +183,12 @@ TEST_F(Cache, ignores_files_that_others_can_write) {
   EXPECT_EQ(hits(), 0U);
   EXPECT_EQ(hits(), 0U);
   ASSERT_EQ(::chmod(path("cache").c_str(), 0700), 0);
-  fs::rename(cache_file(), path("elsewhere"));
-  fs::create_symlink(path("elsewhere"), cache_file());
+  const auto file_name = cache_file();
+  fs::rename(file_name, path("elsewhere"));
+  fs::create_symlink(path("elsewhere"), file_name);
   EXPECT_EQ(hits(), 0U);
-  fs::remove(cache_file());
-  fs::create_directory(cache_file());
+  fs::remove(file_name);
+  fs::create_directory(file_name);
   EXPECT_EQ(hits(), 0U);
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
   fs::remove_all(path("cache"));
@@ -239,8 +248,6 @@ TEST_F(Cache, serves_concurrent_processes_correctly) {
   CachedFacts source(with_cache());
   EXPECT_EQ(read(source, files), right);
   EXPECT_GT(source.counters().hits, 0U);
-  for (const auto& entry : fs::directory_iterator(path("cache")))
-    EXPECT_NE(entry.path().extension(), ".new");
 }
 
 TEST_F(Cache, survives_a_limit_of_file_sizes) {
@@ -255,20 +262,29 @@ TEST_F(Cache, survives_a_limit_of_file_sizes) {
             0);
 }
 
-TEST_F(Cache, has_a_bounded_size) {
-  FileFacts facts;
-  facts.elf.soname = std::string(4000, 's');
-  for (std::uint64_t round = 0; round < 3; ++round) {
-    FactsCache cache(path("cache"), FactsDetail::loader);
-    for (std::uint64_t i = 0; i < 3000; ++i) {
-      facts.stamp.id.ino = round * 3000 + i;
-      cache.add(facts, 1);
-    }
-    cache.save();
-    EXPECT_LT(fs::file_size(cache_file()), 40U << 20);
+TEST_F(Cache, it_does_not_grow_without_end) {
+  constexpr std::size_t kLimit = std::size_t{1} << 20;
+  const auto records = store::RecordCache::open(path("records"), kLimit);
+  ASSERT_TRUE(records);
+  for (int i = 0; i < 3000; ++i) {
+    const auto key = std::to_string(i);
+    ASSERT_TRUE(records->add({{key, std::string(4000, 's')}}));
+    ASSERT_TRUE(records->find(key));
   }
-  FactsCache cache(path("cache"), FactsDetail::loader);
-  EXPECT_TRUE(cache.find(facts.stamp, 1)) << "the newest facts stay";
+  EXPECT_FALSE(records->find("0")) << "the newest stay";
+  EXPECT_LE(fs::file_size(path("records")), kLimit);
+  EXPECT_FALSE(records->add({{"large", std::string(kLimit, 's')}}));
+  ASSERT_TRUE(records->add({{"small", "s"}}));
+  EXPECT_EQ(records->find("small"), "s");
+}
+
+TEST_F(Cache, a_stopped_writer_holds_nobody_up) {
+  const auto records = store::RecordCache::open(path("records"), std::size_t{1} << 20);
+  const Fd other(::open(path("records").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  EXPECT_FALSE(records->add({{"key", "value"}}));
+  ASSERT_EQ(::flock(other.get(), LOCK_UN), 0);
+  EXPECT_TRUE(records->add({{"key", "value"}}));
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST_F(FsGenRun, killed_fs_gen_takes_app_mount_and_directory_along) {
   const auto pid_file = dir_ / "pid";
   SpawnOptions spawn_options;
   spawn_options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",
-                               "XDG_CACHE_HOME=" + dir_ / "cache"};
+                               "XDG_CACHE_HOME=" + dir_ / "cache", "HEDDLE_SLOW=/"};
   auto child = spawn(
       fs_gen_, {"fs-gen", "-q", "/bin/sh", "-c", "echo $$ > " + pid_file + "; exec sleep 600"},
       spawn_options);

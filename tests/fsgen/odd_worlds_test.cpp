@@ -47,7 +47,7 @@ TEST_F(OddWorlds, signals_at_any_moment_leave_no_directory) {
     for (int delay_ms = 1; delay_ms < 24; delay_ms += 3) {
       SpawnOptions options;
       options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",
-                             "XDG_CACHE_HOME=" + dir_ / "cache"};
+                             "XDG_CACHE_HOME=" + dir_ / "cache", "HEDDLE_SLOW=/"};
       auto child = spawn(fs_gen_,
                          {"fs-gen", "-q", "--via", delay_ms % 2 ? "best" : "direct", "--",
                           "/bin/sh", "-c", farm.program + " >/dev/null"},

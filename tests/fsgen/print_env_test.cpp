@@ -98,8 +98,13 @@ TEST_F(PrintEnv, directory_without_a_mount_of_the_map_is_refused) {
                                   const std::string& why) {
     const auto result = run({fs_gen_, "--print-env", map, directory}, options_);
     EXPECT_EQ(result.status, status) << result.err;
-    EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err.find(why), std::string::npos) << result.err;
+    // A script ends there, too.
+    const auto script = "eval \"$('" + fs_gen_ + "' --print-env \"$1\" \"$2\" 2>&-)\"; echo on";
+    const auto ended = run({"/bin/sh", "-ec", script, "sh", map, directory}, options_);
+    EXPECT_NE(ended.status, 0);
+    EXPECT_EQ(ended.out, "");
+    EXPECT_EQ(run({fs_gen_, "--print-env", "--shell", "json", map, directory}, options_).out, "");
   };
   expect_refused(map(), dir_.path(), 1, "no heddle mount is here");
   const auto other = dir_ / "other.map";

@@ -33,9 +33,18 @@ TEST_F(Report, processes_of_unmapped_programs_are_counted) {
 }
 
 TEST_F(Report, unusable_staging_directory_is_named) {
-  const auto ours = sh("$FS_GEN --stage none /bin/sh -c 'exit 4'");
+  const auto ours = sh("$FS_GEN --stage /proc/none /bin/sh -c 'exit 4'");
   EXPECT_EQ(ours.status, 4);
-  EXPECT_THAT(ours.err, HasSubstr("/none: cannot use for staging: No such file or directory\n"));
+  EXPECT_THAT(ours.err,
+              HasSubstr("/proc/none: cannot use for staging: No such file or directory\n"));
+  const auto second = sh("SLURM_PROCID=1 $FS_GEN --stage /proc/none /bin/sh -c 'exit 4'");
+  EXPECT_EQ(second.status, 4);
+  EXPECT_EQ(second.err, "") << "the first rank warns for all";
+}
+
+TEST_F(Report, missing_staging_directory_is_made) {
+  EXPECT_EQ(sh("$FS_GEN -q --stage job/node /bin/sh -c 'exit 4'").status, 4);
+  EXPECT_TRUE(fs::is_directory(dir_ / "job/node"));
 }
 
 /// A program that prints the answer of a plugin, which its library opens from a directory beside

@@ -16,7 +16,8 @@
 
 namespace heddle::test {
 
-/// fs-gen with a TMPDIR and a cache of its own. Files that a run leaves in TMPDIR, or mounts, fail
+/// fs-gen with a TMPDIR and a cache of its own, mounting for any file. Files that a run leaves in
+/// TMPDIR, or mounts, fail
 /// the case.
 class FsGenFixture : public ::testing::Test {
  protected:
@@ -25,7 +26,7 @@ class FsGenFixture : public ::testing::Test {
     fs_gen_ = staged_program("fs-gen");
     if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
     std::filesystem::create_directory(dir_ / "tmp");
-    options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache"};
+    options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache", "HEDDLE_SLOW=/"};
   }
   void TearDown() override {
     if (fs_gen_.empty()) return;

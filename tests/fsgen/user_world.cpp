@@ -57,9 +57,10 @@ RunResult UserWorld::sh(const World& world, const std::string& script) const {
                                 "--fuse",        world.fuse,       "--mtab",
                                 world.mtab,      "--mounts-below", dir_.path()};
   for (const auto& name : world.forbidden) argv.insert(argv.end(), {"--forbid", name});
-  argv.insert(argv.end(), {"--", "env", "-u", "XDG_RUNTIME_DIR", "HOME=" + (dir_ / "home"),
-                           "XDG_CACHE_HOME=" + (dir_ / "home/.cache"), "TMPDIR=" + (dir_ / "tmp"),
-                           "OUT=" + (dir_ / "out"), "FS_GEN=" + fs_gen_, "sh", "-c", script});
+  argv.insert(argv.end(),
+              {"--", "env", "-u", "XDG_RUNTIME_DIR", "HOME=" + (dir_ / "home"),
+               "XDG_CACHE_HOME=" + (dir_ / "home/.cache"), "TMPDIR=" + (dir_ / "tmp"),
+               "HEDDLE_SLOW=/", "OUT=" + (dir_ / "out"), "FS_GEN=" + fs_gen_, "sh", "-c", script});
   return run(argv, {.deadline = std::chrono::minutes(5)});
 }
 

@@ -38,10 +38,15 @@ Strings PodmanSession::run_words(const Strings& options) const {
 }
 
 RunResult PodmanSession::run(const Strings& words, const std::string& before) const {
-  const auto session = session_command({path("home"), "/mnt", uid_, "open",
-                                        "for f in subuid subgid; do mount --bind '" + directory_ +
-                                            "'/$f /etc/$f; done; mount --bind '" + path("run") +
-                                            "' /mnt; " + before});
+  // The machine may have no subuid(5), and a file cannot be bound over none.
+  const std::string etc =
+      "cd '" + directory_ +
+      "'; mkdir -p etc; mount -t tmpfs -o mode=755 tmpfs etc; "
+      "mkdir etc/upper etc/work; cp subuid subgid etc/upper; "
+      "mount -t overlay -o lowerdir=/etc,upperdir=etc/upper,workdir=etc/work overlay /etc; ";
+  const auto session =
+      session_command({path("home"), "/mnt", uid_, "open",
+                       etc + "mount --bind '" + path("run") + "' /mnt; cd home; " + before});
   return test::run(session + words, {.cwd = path("home")});
 }
 

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/run_cache.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <ctime>
+#include <filesystem>
+#include <thread>
+
+#include "base/coder.hpp"
+#include "base/escape.hpp"
+#include "base/file_systems.hpp"
+#include "base/launch/rank.hpp"
+#include "base/trusted_path.hpp"
+#include "resolver/elf/cached_facts.hpp"
+#include "resolver/map/index_format.hpp"
+#include "resolver/map/map_format.hpp"
+
+namespace heddle {
+
+/// A LearnedRun in types that the coder knows.
+using LearnedList =
+    std::vector<std::pair<std::string, std::pair<std::vector<std::pair<std::string, std::string>>,
+                                                 std::vector<std::string>>>>;
+
+template <class Coder, IsRecord<CachedRun> T>
+void fields(Coder& coder, T& run) {
+  coder(run.programs, run.app, run.mount, run.map_id, run.serve, run.speeds);
+}
+
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kRacy = 2 * kSecond;  // git's racy-git.txt, with the coarsest clock in use
+constexpr std::int64_t kPlainLifetime = 24 * 3600 * kSecond;
+constexpr std::int64_t kValidFor = 10 * kSecond;
+constexpr std::size_t kLargest = std::size_t{256} << 20;
+constexpr std::size_t kMostFiles = 1024;
+constexpr unsigned kThreads = 32;
+constexpr std::size_t kTrailer = sizeof(std::uint64_t) + sizeof(Checksum);
+
+std::string directory_name() {
+  return fmt::format("runs-{}-{}-{}", HEDDLE_VERSION, map_format::kMapVersion,
+                     index_format::kVersion);
+}
+
+LearnedList to_list(const LearnedRun& learned) {
+  LearnedList out;
+  for (const auto& [program, found] : learned)
+    out.push_back({program,
+                   {{found.libraries.begin(), found.libraries.end()},
+                    {found.ambiguous.begin(), found.ambiguous.end()}}});
+  return out;
+}
+
+LearnedRun from_list(const LearnedList& list) {
+  LearnedRun out;
+  for (const auto& [program, found] : list)
+    out[program] = {{found.first.begin(), found.first.end()},
+                    {found.second.begin(), found.second.end()}};
+  return out;
+}
+
+bool is_unchanged(const Seen::Path& seen, const std::vector<std::string>& names) {
+  struct stat st {};
+  const bool there =
+      ::stat(seen.path.c_str(), &st) == 0 && (!seen.is_directory || S_ISDIR(st.st_mode));
+  if (!there || !seen.stamp) return !there && !seen.stamp;
+  if (file_stamp(st) == *seen.stamp) return true;
+  if (!seen.is_directory || !seen.is_listed) return false;
+  std::uint64_t digest = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(seen.path, error), end; !error && at != end;
+       at.increment(error)) {
+    const auto name = at->path().filename().string();
+    if (std::binary_search(names.begin(), names.end(), name)) digest ^= Seen::digest_of(name);
+  }
+  return !error && digest == seen.digest;
+}
+
+bool is_unchanged(const Seen& seen, unsigned threads) {
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> good{true};
+  const auto work = [&] {
+    for (std::size_t i = 0; good && (i = next++) < seen.paths.size();)
+      if (!is_unchanged(seen.paths[i], seen.names)) good = false;
+  };
+  std::vector<std::jthread> others;
+  while (others.size() + 1 < threads) others.emplace_back(work);
+  work();
+  others.clear();
+  return good;
+}
+
+std::int64_t modified_ns(int directory, const std::string& name) {
+  struct stat st {};
+  return ::fstatat(directory, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 ? file_stamp(st).mtime_ns
+                                                                           : 0;
+}
+
+std::optional<FileStamp> stamp_of(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return std::nullopt;
+  return file_stamp(st);
+}
+
+/// The file's bytes, if its checksum is right; nullopt: none, or damaged.
+std::optional<std::string> read_checked(int directory, const std::string& name) {
+  const Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) return std::nullopt;
+  auto bytes = read_all(fd.get(), name, kLargest);
+  if (!bytes || bytes->size() < kTrailer) return std::nullopt;
+  const auto body = std::string_view(*bytes).substr(0, bytes->size() - sizeof(Checksum));
+  Checksum sum;
+  Decoder(std::string_view(*bytes).substr(body.size()))(sum.bytes);
+  if (checksum_of(body) != sum) return std::nullopt;
+  bytes->resize(body.size());
+  return std::move(*bytes);
+}
+
+std::string with_checksum(std::string bytes) {
+  const auto sum = checksum_of(bytes);
+  return bytes.append(sum.bytes.begin(), sum.bytes.end());
+}
+
+struct Entry {
+  CachedRun run;
+  Seen seen;
+};
+
+std::optional<Entry> read_entry(int directory, const std::string& key) {
+  const auto bytes = read_checked(directory, key);
+  if (!bytes) return std::nullopt;
+  const auto tail = std::string_view(*bytes).substr(bytes->size() - sizeof(std::uint64_t));
+  std::uint64_t index_size = 0;
+  Decoder tail_decoder(tail);
+  tail_decoder(index_size);
+  if (index_size > bytes->size() - tail.size()) return std::nullopt;
+  Entry out;
+  LearnedList learned;
+  const auto body = std::string_view(*bytes).substr(index_size);
+  Decoder decoder(body.substr(0, body.size() - tail.size()));
+  decoder(out.run, out.seen, learned);
+  if (!decoder.complete()) return std::nullopt;
+  out.run.learned = from_list(learned);
+  out.run.index = bytes->substr(0, index_size);
+  return out;
+}
+
+}  // namespace
+
+std::int64_t realtime_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+std::optional<RunCache> RunCache::open() {
+  const auto parent = default_cache_dir();
+  if (parent.empty()) return std::nullopt;
+  if (is_systems_root() && !check_trusted_directory(parent)) return std::nullopt;
+  auto directory = RunDirectory::find(parent + "/" + directory_name());
+  if (!directory) {
+    ::mkdir(directory_of(parent).c_str(), 0700);
+    ::mkdir(parent.c_str(), 0700);
+    directory = RunDirectory::open_at(parent + "/" + directory_name());
+  }
+  if (!directory) return std::nullopt;
+  return RunCache(std::move(*directory));
+}
+
+std::optional<CachedRun> RunCache::find(const std::string& key, bool& valid) const {
+  auto entry = read_entry(directory_.get(), key);
+  valid = entry && is_valid(key, entry->run, entry->seen);
+  return entry ? std::optional(std::move(entry->run)) : std::nullopt;
+}
+
+bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen& seen) const {
+  if (!run.mount) return is_unchanged(seen, 1);
+  const auto node = RunDirectory::open();
+  if (!node || !rank_from_environment()) return is_unchanged(seen, kThreads);
+  // The ranks of a job's step on a node are children of one launcher, which starts no other.
+  const auto mark = "valid-" + std::to_string(::getppid()) + "-" + key.substr(0, 32);
+  if (node->names().size() > kMostFiles)
+    for (const auto& name : node->names())
+      if (name.starts_with("valid-")) node->remove(name);
+  const auto one_at_a_time = node->lock(mark, std::chrono::seconds(10));
+  const auto marked = modified_ns(node->get(), mark);
+  if (marked > realtime_ns() - kValidFor && marked > modified_ns(directory_.get(), key))
+    return true;
+  if (!is_unchanged(seen, kThreads)) return false;
+  const Fd fd(::openat(node->get(), mark.c_str(),
+                       O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (fd) ::futimens(fd.get(), nullptr);
+  return true;
+}
+
+std::optional<Fd> RunCache::lock(const std::string& key, std::chrono::milliseconds limit) const {
+  auto lock = directory_.lock(key, limit);
+  if (!lock) return std::nullopt;
+  return std::move(*lock);
+}
+
+bool RunCache::write(const std::string& name, std::string_view bytes) const {
+  // Going beyond RLIMIT_FSIZE is SIGXFSZ, not an errno.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < bytes.size()) return false;
+  if (directory_.names().size() > kMostFiles) clear();
+  const auto aside = name + ".new-" + std::to_string(::getpid());
+  const Fd fd(::openat(directory_.get(), aside.c_str(),
+                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  // Not synced: the checksum detects the result of a crash.
+  const bool good =
+      fd && write_all(fd.get(), bytes, aside) &&
+      ::renameat(directory_.get(), aside.c_str(), directory_.get(), name.c_str()) == 0;
+  if (!good) directory_.remove(aside);
+  return good;
+}
+
+bool RunCache::is_local() const { return locality_of(directory_.get()) != Locality::remote; }
+
+bool RunCache::store(const std::string& key, const CachedRun& run, Seen seen,
+                     std::int64_t started_ns) const {
+  for (auto& [path, stamp, is_directory, digest, is_listed] : seen.paths) {
+    if (!stamp || std::max(stamp->mtime_ns, stamp->ctime_ns) < started_ns - kRacy) continue;
+    if (!is_listed) return false;
+    stamp = FileStamp{};  // of no directory: its entries are compared
+  }
+  Encoder body;
+  body(run, seen, to_list(run.learned));
+  Encoder size;
+  size(std::uint64_t{run.index.size()});
+  return write(key, with_checksum(run.index + body.take() + size.take()));
+}
+
+bool RunCache::is_plain(const std::string& key, const std::string& program) const {
+  const auto bytes = read_checked(directory_.get(), "plain-" + key);
+  const auto stamp = stamp_of(program);
+  if (!bytes || !stamp) return false;
+  std::int64_t marked = 0;
+  FileStamp then;
+  Decoder decoder(*bytes);
+  decoder(marked, then);
+  return decoder.complete() && then == *stamp && realtime_ns() - marked < kPlainLifetime;
+}
+
+void RunCache::mark_plain(const std::string& key, const std::string& program) const {
+  const auto stamp = stamp_of(program);
+  const auto now = realtime_ns();
+  if (!stamp || std::max(stamp->mtime_ns, stamp->ctime_ns) > now - kRacy) return;
+  Encoder coder;
+  coder(now, *stamp);
+  write("plain-" + key, with_checksum(coder.take()));
+}
+
+std::string RunCache::show() const {
+  std::string out;
+  std::size_t plain = 0;
+  for (const auto& name : directory_.names()) {
+    plain += name.starts_with("plain-");
+    const auto entry = read_entry(directory_.get(), name);
+    if (!entry) continue;
+    std::size_t learned = 0;
+    for (const auto& [program, found] : entry->run.learned) learned += found.libraries.size();
+    out += fmt::format("{}  {}  {} programs, {} learned names, {}, {}\n", name.substr(0, 12),
+                       escape_for_terminal(entry->run.app), entry->run.programs.size(), learned,
+                       entry->run.mount ? "mount" : "direct",
+                       is_unchanged(entry->seen, kThreads) ? "valid" : "out of date");
+  }
+  return out + fmt::format("{} command lines that gain nothing\n", plain);
+}
+
+void RunCache::clear() const {
+  for (const auto& name : directory_.names())
+    if (name != "locks") directory_.remove(name);
+}
+
+}  // namespace heddle

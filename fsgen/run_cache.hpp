@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What earlier runs found out, so that fs-gen resolves a program once. Below
+// `$XDG_CACHE_HOME/heddle/runs`, one immutable file an answer, written aside and renamed:
+//   KEY          the index for --via direct, then a CachedRun and the Seen that it holds for
+//   KEY.map      the map, if a mount pays
+//   plain-KEY    a command line that gains nothing from heddle
+// docs/formats/cache.md has the bytes. The directory is its owner's alone; nothing is shared
+// between users, and root uses no directory that another user could replace. The worst: a process
+// of the same user can have that user's later runs guided to other libraries.
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/run_directory.hpp"
+#include "resolver/build/map_builder.hpp"
+#include "resolver/search/os_world.hpp"
+
+namespace heddle {
+
+struct CachedRun {
+  std::vector<MapProgram> programs;  ///< without their guided names
+  std::string app;                   ///< programs[].path; for `fs-gen cache show`
+  bool mount = false;                ///< a mount pays: KEY.map is there
+  std::string map_id;                ///< its id
+  std::string serve;                 ///< for fs-mount --serve
+  std::vector<std::string> speeds;   ///< "DIR: slow: WHY", for --explain
+  LearnedRun learned;
+  std::string index;  ///< for --via direct
+};
+
+class RunCache {
+ public:
+  /// nullopt: there is no directory that this user alone can write to.
+  static std::optional<RunCache> open();
+
+  std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
+  /// Whether processes may map its files: on a network file system that is a SIGBUS when another
+  /// node removes them.
+  bool is_local() const;
+  /// The run `key`. `valid`: all that it depends on is unchanged, looked up by 32 threads where
+  /// files are slow, and on each node by one rank of a job for all that start within ten seconds.
+  std::optional<CachedRun> find(const std::string& key, bool& valid) const;
+  /// Held while `key` is resolved, so that of many processes one does it; nullopt: after `limit`.
+  std::optional<Fd> lock(const std::string& key, std::chrono::milliseconds limit) const;
+  /// Does nothing if something in `seen` is younger than 2 s before `started_ns` (its next change
+  /// may not change its stamp), or on a full disk. Result: whether the file is there.
+  bool store(const std::string& key, const CachedRun& run, Seen seen,
+             std::int64_t started_ns) const;
+
+  /// Whether the last run of this command line within a day had nothing to gain.
+  bool is_plain(const std::string& key, const std::string& program) const;
+  void mark_plain(const std::string& key, const std::string& program) const;
+
+  /// `fs-gen cache show`: a line an entry.
+  std::string show() const;
+  void clear() const;
+
+ private:
+  explicit RunCache(RunDirectory directory) : directory_(std::move(directory)) {}
+  bool write(const std::string& name, std::string_view bytes) const;
+  bool is_valid(const std::string& key, const CachedRun& run, const Seen& seen) const;
+  RunDirectory directory_;
+};
+
+/// Nanoseconds since the epoch.
+std::int64_t realtime_ns();
+
+}  // namespace heddle

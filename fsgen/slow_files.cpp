@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/slow_files.hpp"
+
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <string_view>
+
+#include "base/mounts.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr std::uint64_t kSlowLookup = 50'000;  // nanoseconds
+constexpr int kTries = 16;                     // a busy CPU or a cold cache makes some slow
+
+struct Type {
+  std::uint64_t magic;
+  const char* name;
+};
+/// Of statfs(2); <linux/magic.h> has few of them.
+constexpr std::array kNetworkTypes = {
+    Type{0x6969, "nfs"},        Type{0x0BD00BD0, "lustre"}, Type{0x47504653, "gpfs"},
+    Type{0x19830326, "beegfs"}, Type{0x00C36400, "ceph"},   Type{0x5346414F, "afs"},
+    Type{0x6B414653, "afs"},    Type{0x01021997, "9p"},     Type{0x517B, "smb"},
+    Type{0xFF534D42, "smb"},    Type{0xFE534D42, "smb"},    Type{0xAAD7AAEA, "panfs"},
+    Type{0x73757245, "coda"},   Type{0x7461636F, "ocfs2"},  Type{0x01161970, "gfs2"}};
+constexpr std::uint64_t kFuse = 0x65735546;
+/// FUSE file systems on the node's own disk, which are measured.
+constexpr std::array<std::string_view, 5> kLocalFuse = {"fuseblk", "fuse.fuse-overlayfs",
+                                                        "fuse.lxcfs", "fuse.portal", "fuse.bindfs"};
+
+std::optional<MountEntry> mount_of(std::uint64_t device) {
+  for (auto& mount : list_mounts().value_or(std::vector<MountEntry>()))
+    if (mount.device == device) return std::move(mount);
+  return std::nullopt;
+}
+
+/// The last directory of lowerdir=A:B:C; empty: none.
+std::string lowest_layer(const std::string& options) {
+  const auto at = ("," + options).find(",lowerdir=");
+  if (at == std::string::npos) return {};
+  const auto start = at + std::string_view("lowerdir=").size();
+  const auto list = options.substr(start, options.find(',', start) - start);
+  return list.substr(list.rfind(':') + 1);
+}
+
+/// The time of a look-up of a missing name: of the first that is fast, else of the fastest.
+std::uint64_t measure(const std::string& directory) {
+  std::uint64_t best = ~std::uint64_t{0};
+  for (int i = 0; i < kTries && best > kSlowLookup; ++i) {
+    // A name of its own: the kernel remembers that one was missing.
+    const auto name = fmt::format("{}/.heddle-{}-{}", directory, ::getpid(), i);
+    struct stat st {};
+    const auto begin = std::chrono::steady_clock::now();
+    (void)::lstat(name.c_str(), &st);
+    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, static_cast<std::uint64_t>(took.count()));
+  }
+  return best;
+}
+
+}  // namespace
+
+SlowFiles::SlowFiles(std::vector<std::string> slow, std::vector<std::string> fast) {
+  const auto add = [this](const std::vector<std::string>& list, bool is_slow) {
+    for (const auto& directory : list) {
+      auto path = std::filesystem::absolute(directory).lexically_normal().string();
+      if (!path.ends_with('/')) path += '/';
+      by_given_[path] = {is_slow, false, (is_slow ? "--slow " : "--fast ") + directory, 0};
+    }
+  };
+  add(slow, true);
+  add(fast, false);
+}
+
+const FileSystemSpeed& SlowFiles::speed_of(const std::string& path) {
+  auto& known = by_directory_[path];
+  if (known) return *known;
+  for (auto parent = path + "/"; !parent.empty();
+       parent.resize(parent.rfind('/', parent.size() - 2) + 1)) {
+    const auto given = by_given_.find(parent);
+    if (given != by_given_.end()) return *(known = &given->second);
+    if (parent == "/") break;
+  }
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) st.st_dev = 0;
+  const auto [at, is_new] = by_device_.try_emplace(st.st_dev);
+  if (is_new) at->second = judge(path, st.st_dev);
+  return *(known = &at->second);
+}
+
+FileSystemSpeed SlowFiles::judge(const std::string& path, std::uint64_t device) const {
+  struct statfs fs {};
+  if (::statfs(path.c_str(), &fs) != 0) return {};
+  const auto type = static_cast<std::uint32_t>(fs.f_type);
+  const auto named = std::ranges::find(kNetworkTypes, type, &Type::magic);
+  if (named != kNetworkTypes.end()) return {true, true, named->name, 0};
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return {false, false, "in memory", 0};
+  if (type == kFuse) {
+    const auto mount = mount_of(device);
+    const auto name = mount ? mount->type : "fuse";
+    if (std::ranges::find(kLocalFuse, name) == kLocalFuse.end()) return {true, true, name, 0};
+  }
+  if (type == OVERLAYFS_SUPER_MAGIC) {
+    const auto mount = mount_of(device);
+    const auto layer = mount ? lowest_layer(mount->options) : "";
+    struct stat st {};
+    // A container cannot see the layers of its root: it is measured.
+    if (!layer.empty() && ::stat(layer.c_str(), &st) == 0 && st.st_dev != device) {
+      auto below = judge(layer, st.st_dev);
+      // fs-mount knows an overlay by its own type.
+      below.remote_type = false;
+      below.why = "overlay on " + below.why;
+      return below;
+    }
+  }
+  const auto took = measure(path);
+  return {took > kSlowLookup, false, fmt::format("{:.1f} us a look-up", double(took) / 1000), took};
+}
+
+}  // namespace heddle
