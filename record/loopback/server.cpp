@@ -214,11 +214,14 @@ void Server::start_thread() {
 }
 
 void Server::run() {
-  {
-    const std::lock_guard lock(mutex_);
-    start_thread();
+  std::thread prober;  // serves nothing, since it may be unable to leave SCHED_IDLE
+  try {
+    prober = std::thread([this] { policy_.probe(); });
+  } catch (const std::system_error&) {  // no thread will be SCHED_IDLE
   }
-  policy_.probe();
+  started_ = 1;
+  run_thread();
+  if (prober.joinable()) prober.join();
   for (;;) {
     std::thread next;
     {
