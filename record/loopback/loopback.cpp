@@ -146,7 +146,7 @@ Fd Loopback::open_at(int directory, const char* name, int flags, mode_t mode) {
 
 Fd Loopback::reopen(int fd, int flags) {
   char name[16];
-  std::snprintf(name, sizeof(name), "%d", fd);
+  *std::to_chars(name, std::end(name), fd).ptr = '\0';
   return open_at(own_fds.get(), name, flags);
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -79,8 +80,8 @@ bool read_proc(std::int32_t tid, const char* name, char (&text)[N]) {
 /// The path in /proc by which calls that take a path reach the file of `fd`, also if that is a
 /// symbolic link (an O_PATH descriptor).
 struct OwnPath {
-  explicit OwnPath(int fd) { std::snprintf(text, sizeof(text), "/proc/self/fd/%d", fd); }
-  char text[32];
+  explicit OwnPath(int fd) { *std::to_chars(text + 14, std::end(text), fd).ptr = '\0'; }
+  char text[32] = "/proc/self/fd/";
 };
 
 /// The longest READ or WRITE.

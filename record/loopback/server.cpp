@@ -214,11 +214,14 @@ void Server::start_thread() {
 }
 
 void Server::run() {
-  {
-    const std::lock_guard lock(mutex_);
-    for (int i = 0; i < 2; ++i) start_thread();
+  std::thread prober;  // serves nothing, since it may be unable to leave SCHED_IDLE
+  try {
+    prober = std::thread([this] { policy_.probe(); });
+  } catch (const std::system_error&) {  // no thread will be SCHED_IDLE
   }
-  policy_.probe();
+  started_ = 1;
+  run_thread();
+  if (prober.joinable()) prober.join();
   for (;;) {
     std::thread next;
     {
@@ -259,14 +262,16 @@ bool Server::has_request() const {
 bool Server::become_leader(std::unique_lock<std::mutex>& lock, ServingThread& thread) {
   ++waiting_;
   std::uint64_t seen = ~0ULL;
-  auto since = std::chrono::steady_clock::now();
+  auto now = std::chrono::steady_clock::now(), since = now, active = now;
   while (leader_ && !ended_) {
-    if (free_.wait_for(lock, policy_.is_on() ? kStarving : kStuck) != std::cv_status::timeout ||
+    const bool is_active = policy_.is_on() && now - active < std::chrono::seconds(1);
+    if (free_.wait_for(lock, is_active ? kStarving : kStuck) != std::cv_status::timeout ||
         !leader_ || ended_)
       continue;
-    const auto now = std::chrono::steady_clock::now();
+    now = std::chrono::steady_clock::now();
     const auto steps = leader_.load()->steps.load();
     const bool is_answering = steps % 2 != 0;
+    if (steps != seen) active = now;
     if (steps != seen || (!is_answering && !(policy_.is_on() && has_request()))) {
       seen = steps;
       since = now;
