@@ -98,7 +98,10 @@ TEST_P(Sharing, killed_and_stopped_members_affect_no_other) {
        "while [ ! -e $OUT/up2 ]; do sleep 0.01; done; kill -9 $first $second; wait; ",
        "", std::nullopt},
       {"daemon killed",
-       "kill -9 $(cat $OUT/daemon); " + second + "/usr/bin/git --version; kill $first; wait; ",
+       "d=$(cat $OUT/daemon); kill -9 $d; while grep -q '^State:.[^ZX]' /proc/$d/status "
+       "2>/dev/null; "
+       "do sleep 0.01; done; " +
+           second + "/usr/bin/git --version; kill $first; wait; ",
        git(), false},
       {"first stopped",
        "kill -STOP $first; " + second +
