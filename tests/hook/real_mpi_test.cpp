@@ -361,8 +361,9 @@ class OpenMpi5Host : public RealMpiTest {
     config["mounts"].push_back(oci_bind("/mnt/work/app", "/mnt", "rw"));
     config["mounts"].push_back(oci_tmpfs("/tmp"));
     config["linux"]["namespaces"] = Json::array({{{"type", "mount"}}});
-    config["hooks"]["createRuntime"] = Json::array({oci_hook_entry(
-        "/mnt/stage/bin/fs-hook", {"--cache", "/var/cache/heddle-test", "--log", "/mnt/work/log"})});
+    config["hooks"]["createRuntime"] =
+        Json::array({oci_hook_entry("/mnt/stage/bin/fs-hook", {"--cache", "/var/cache/heddle-test",
+                                                               "--log", "/mnt/work/log"})});
     write_text_file(dir_ / "bundle/config.json", config.dump());
     const auto stage = fs::path(staged_program("fs-hook")).parent_path().parent_path().string();
     return run({"unshare", "-m", "sh", "-c", kHost, "sh", rootfs_, stage, dir_.path(), "/mnt/runc",
