@@ -18,6 +18,7 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
@@ -270,9 +271,9 @@ TEST_F(Peer, owner_gets_a_mount) {
 }
 
 TEST_F(Peer, root_of_a_container_reaches_nothing) {
-  const auto before = own_mounts();
   for (const bool has_capabilities : {false, true}) {
     SCOPED_TRACE(has_capabilities ? "with all capabilities" : "without capabilities");
+    const auto before = own_mounts();
     const auto root = dir_ / (has_capabilities ? "root" : "weak-root");
     auto with = weapons(root);
     with.flood = !has_capabilities;
@@ -282,7 +283,9 @@ TEST_F(Peer, root_of_a_container_reaches_nothing) {
              ::chroot(root.c_str()) == 0 && ::chdir("/") == 0 && (has_capabilities || drop_all());
     };
     EXPECT_EQ(attack_after(enter, with), nothing);
-    EXPECT_EQ(own_mounts(), before);
+    // A mount that the node's service gave its owner may go meanwhile; none may come.
+    std::istringstream after(own_mounts());
+    for (std::string line; std::getline(after, line);) EXPECT_THAT(before, HasSubstr(line));
     expect_unharmed();
   }
 }
