@@ -131,7 +131,7 @@ class TreeBuilder {
       TRY(enter_directories(directory, rest));
       add(directory == prefix ? flat : directories_[directory], rest, tree_.inode(object));
       // Names for guided programs are not counted.
-      if (!prefix.starts_with(".m/")) ++tree_.objects_[object].links;
+      if (map_names_.empty() || !prefix.starts_with(map_names_)) ++tree_.objects_[object].links;
     }
     return {};
   }
