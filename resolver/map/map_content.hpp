@@ -77,6 +77,12 @@ inline const ObjectId* find_name(const std::vector<std::pair<std::string, Object
   return at == list.end() || at->first != name ? nullptr : &at->second;
 }
 
+/// A whole directory tree, served over its own path (tree_index.hpp).
+struct MapTree {
+  std::string path;   ///< absolute and canonical; no tree is within another
+  std::string index;  ///< TreeIndex's bytes
+};
+
 /// A mount has inode numbers for so many generated files.
 inline constexpr std::size_t kMaxGenerated = 32;
 
@@ -90,6 +96,7 @@ struct MapContent {
   /// Files made by the build, in `.heddle/` or in the mount's root: name below the root -> bytes.
   /// Sorted by name, unique.
   std::vector<std::pair<std::string, std::string>> generated;
+  std::vector<MapTree> trees;  ///< sorted by path
 };
 
 }  // namespace heddle

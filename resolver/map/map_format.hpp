@@ -42,7 +42,7 @@ void fields(Coder& coder, T& p) {
 namespace heddle::map_format {
 
 inline constexpr std::string_view kMapMagic = "HEDDLMAP";
-inline constexpr std::uint32_t kMapVersion = 7;
+inline constexpr std::uint32_t kMapVersion = 8;
 
 inline constexpr const char* kMetaDb = "meta";
 inline constexpr const char* kViewsDb = "views";
@@ -51,6 +51,7 @@ inline constexpr const char* kObjectsDb = "objects";
 inline constexpr const char* kPathsDb = "paths";
 inline constexpr const char* kProgramsDb = "programs";
 inline constexpr const char* kGeneratedDb = "generated";
+inline constexpr const char* kTreesDb = "trees";
 
 /// The file's last bytes: magic, u32 version, u32 0, u64 length of the pages before it, and the
 /// XXH3-128 of all bytes before that hash.

@@ -22,6 +22,10 @@ inline constexpr std::uint64_t kMapInode = 3;
 /// whole paths.
 inline std::string_view map_directory(std::string_view map_id) { return map_id.substr(0, 12); }
 
+/// The directory in a mount's root with the map's trees: `.t/0` is MapContent::trees[0], and so on.
+/// fs-gen mounts each over its own path.
+inline constexpr std::string_view kTreesDirectory = ".t";
+
 /// A second, short name of the generated ld.so.cache in the root: with a short mount point its path
 /// is no longer than /etc/ld.so.cache (resolver/policy/placement.cpp).
 inline constexpr std::string_view kShortCache = ".ldc";
