@@ -156,7 +156,8 @@ TEST_F(Debuggers, a_dead_mount_is_removed_where_directories_cannot_be_locked) {
   ASSERT_TRUE(wait_until(std::chrono::seconds(20), [&] { return mounts_with(dir_ / "tmp") > 0; }));
   run({"/bin/sh", "-c",
        "for p in /proc/[0-9]*; do tr '\\0' '\\n' < $p/environ 2>/dev/null | grep -qx "
-       "\"TMPDIR=$0\" && [ ${p#/proc/} != $$ ] && all=\"$all ${p#/proc/}\"; done; kill -9 $all",
+       "\"TMPDIR=$0\" && [ ${p#/proc/} != $$ ] && all=\"$all ${p#/proc/}\"; done; kill -STOP $all; "
+       "kill -9 $all",
        dir_ / "tmp"});
   (void)session.wait();
   ASSERT_GT(mounts_with(dir_ / "tmp"), 0U);
