@@ -17,8 +17,12 @@ struct FoundTree {
 };
 
 struct PythonTrees {
-  std::string interpreter;  ///< absolute, symbolic links not followed; empty: `command` is no Python
-  std::string script;       ///< absolute; empty: none
+  std::string
+      interpreter;     ///< absolute, symbolic links not followed; empty: `command` is no Python
+  std::string script;  ///< absolute; empty: none
+  /// For TreeRequest::never: the working directory, $HOME, and the script's directory unless it is
+  /// the interpreter's (/opt/venv/bin/pytest).
+  std::vector<std::string> in_use;
   std::vector<FoundTree> trees;  ///< in the order of sys.path; some may be within others
 };
 
