@@ -14,6 +14,7 @@
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "resolver/build/resolver_session.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
 
@@ -133,12 +134,22 @@ class SearchComparison {
 }  // namespace
 
 int run_verify(const Command& command) {
-  const auto content = read_map(command.map);
+  const auto reader = value_or_throw(MapReader::open(command.map));
+  const auto bundle = reader.bundle();
+  const auto content = value_or_throw(reader.read_all());
   std::vector<MapDrift> drifts;
-  for (const auto& object : content.objects)
-    if (auto drift = check(object)) drifts.push_back(std::move(*drift));
+  for (ObjectId id = 0; id < content.objects.size(); ++id)
+    if (!bundle || bundle->objects[id] == kAtOrigin)
+      if (auto drift = check(content.objects[id])) drifts.push_back(std::move(*drift));
   const auto changed = drifts.size();
-  if (!command.files_only) {
+  std::size_t damaged = 0;
+  if (bundle)
+    for (auto& why : damaged_frames(command.map, *bundle)) {
+      drifts.push_back({command.map, "damaged", std::move(why)});
+      ++damaged;
+    }
+  // A bundle may be for another machine, which has none of these files.
+  if (!command.files_only && !bundle) {
     const auto searched = SearchComparison(content, drifts).run();
     drifts.insert(drifts.end(), searched.begin(), searched.end());
   }
@@ -153,7 +164,10 @@ int run_verify(const Command& command) {
       fmt::print("{}: {}: {}\n", escape_for_terminal(drift.path), drift.what, drift.detail);
     fmt::print("{}: {} of {} files are unchanged", escape_for_terminal(command.map),
                content.objects.size() - changed, content.objects.size());
-    if (drifts.size() != changed)
+    if (bundle)
+      fmt::print(", {} of {} frames are as they were packed", bundle->frames.size() - damaged,
+                 bundle->frames.size());
+    else if (drifts.size() != changed)
       fmt::print(", but ld.so would load others in {} case{}", drifts.size() - changed,
                  drifts.size() == changed + 1 ? "" : "s");
     fmt::print("\n");
