@@ -147,6 +147,26 @@ int run(const std::vector<std::string>& words) {
   sub->add_flag("--files", command.files_only, "Only the files: do not search again");
   add_json();
 
+  add("pack", "Put a map and the content of its files into one bundle", run_pack);
+  argument("MAP", command.map, "The map, or with --list the bundle")->required();
+  auto* out = sub->add_option("-o,--out", command.out,
+                              "Write the bundle to BUNDLE; an old one is replaced")
+                  ->type_name("BUNDLE");
+  sub->add_option("--trace", command.trace,
+                  "A run of fs-record: pack the files that it opened, in that order, and all "
+                  "programs and libraries")
+      ->type_name("TRACE");
+  sub->add_option("--include", command.include,
+                  "Pack this file or directory although the trace does not use it, or it would be "
+                  "left out (repeatable)")
+      ->type_name("PATH")
+      ->allow_extra_args(false);
+  auto* list = sub->add_flag("--list", command.list, "Print the files in a bundle");
+  add_json("With --list: as JSON");
+  sub->parse_complete_callback([out, list] {
+    if (out->count() + list->count() != 1) throw CLI::RequiredError("-o BUNDLE, or --list");
+  });
+
   add("mpi", "Print this machine's MPI installations and what belongs to each", run_mpi);
   sub->add_flag("--list", command.list, "One line each: family, version, library");
   sub->add_option("--prefix", command.prefix, "Only those below this directory")->type_name("DIR");
