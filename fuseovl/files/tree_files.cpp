@@ -427,10 +427,15 @@ std::size_t TreeFiles::changed(std::size_t most, std::vector<std::string>& paths
 void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds limit,
                      Origins& found) {
   const SharedArray<int> codes(trees.size());
+  const bool strict = is_systems_root();
   const auto open = [&](std::size_t i, WorkPlace& place) {
     Fd root(::open(trees[i].path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    codes[i] = root ? EMFILE : errno;  // an open descriptor may be lost on its way
-    if (root) place.give(std::move(root));
+    codes[i] = errno;
+    if (!root) return;
+    const auto status = status_of(root.get(), true);
+    const bool fits = !strict || (status && has_rights_of(trees[i].index.node(kTreeRoot), *status));
+    codes[i] = fits ? EMFILE : EBADMSG;  // an open descriptor may be lost on its way
+    if (fits) place.give(std::move(root));
   };
   auto results =
       work_on_files(trees.size(), {.limit = limit, .work = open, .path_of = [&](std::size_t i) {
@@ -439,6 +444,7 @@ void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds l
   const auto why = [&](int code) -> std::string {
     if (code == ENOENT) return "missing";
     if (code == ENOTDIR) return "no longer a directory";
+    if (code == EBADMSG) return "other owner or permissions";
     return Error::from_errno({}, "cannot open", code).message();
   };
   for (std::size_t i = 0; i < trees.size(); ++i) {
