@@ -93,11 +93,6 @@ Result<MapContent> MapFile::read_all() const {
   return reader.read_all();
 }
 
-Result<std::string> MapFile::bytes() const {
-  if (::lseek(content.get(), 0, SEEK_SET) < 0) return fail_errno(path, "cannot read");
-  return heddle::read_all(content.get(), path);
-}
-
 Result<ContentHash> MapFile::hash() const { return hash_file(content.get(), path); }
 
 }  // namespace heddle
