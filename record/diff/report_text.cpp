@@ -288,7 +288,8 @@ std::string text_report(const Comparison& c, const TokenTable& table,
   append_files(out, "missed in a only", c.files.missed_a, "found in b");
   for (const Part& part : c.parts) {
     if (!part.name.empty() && part.distance() > 0)
-      out += fmt::format("process {}: distance {} of {} and {} events\n",
+      out += fmt::format("{} {}: distance {} of {} and {} events\n",
+                         options.compare.by == By::thread ? "thread" : "process",
                          escape_for_terminal(part.name), part.distance(), part.a.size(),
                          part.b.size());
     if (options.style == ScriptStyle::none) continue;

@@ -123,6 +123,7 @@ class Loader : public trace::TraceSink {
     run_.number = number;
     raw_ = TokenTable();
     pids_.clear();
+    process_numbers_.clear();
     last_ = Process{-1, {}};
   }
   void event(const trace::Event& e) override {
@@ -169,14 +170,15 @@ class Loader : public trace::TraceSink {
     last_ = {rules_.threads ? e.tid : e.pid, std::string(e.exe)};
     pids_.insert(e.pid);
     pids_.insert(e.tid);
-    // Few processes of one trace alternate often; the newest are looked at first.
-    for (std::size_t i = run_.processes.size(); i-- > 0;)
-      if (run_.processes[i].id == last_.id && run_.processes[i].exe == last_.exe) {
-        process_ = static_cast<std::uint32_t>(i);
+    auto& known = process_numbers_[last_.id];
+    for (const auto number : known)
+      if (run_.processes[number].exe == last_.exe) {
+        process_ = number;
         return;
       }
+    process_ = static_cast<std::uint32_t>(run_.processes.size());
+    known.push_back(process_);
     run_.processes.push_back(last_);
-    process_ = static_cast<std::uint32_t>(run_.processes.size() - 1);
   }
   static void collapse(Run& run) {
     std::vector<std::uint32_t> process_of;
@@ -194,6 +196,8 @@ class Loader : public trace::TraceSink {
   Run run_;
   Process last_;
   std::uint32_t process_ = 0;
+  /// By id: a process that executes another program is another one.
+  std::unordered_map<std::int32_t, std::vector<std::uint32_t>> process_numbers_;
   TokenTable raw_;    // this run's, as in the trace
   TokenTable texts_;  // the file's, normalised
   std::unordered_set<std::int32_t> pids_;

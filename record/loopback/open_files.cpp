@@ -3,10 +3,14 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
+
+#include "base/file_systems.hpp"
 
 namespace heddle::loopback {
 
@@ -23,8 +27,16 @@ bool is_open_elsewhere(int fd) {
 
 /// Whether somebody has the file open for writing, or mapped and writable, which may outlive the
 /// open: the kernel grants a read lease only if not (fs/locks.c, check_conflicting_open()). `fd` is
-/// read only.
+/// read only. While the lease is held, a process outside that opens the file for writing waits, or
+/// gets EWOULDBLOCK with O_NONBLOCK. So only files are tried that are likely to have a writer:
+/// those in memory and those written within a day. On network file systems EAGAIN means that the
+/// server has granted no delegation.
 bool has_writer(int fd) {
+  const auto locality = locality_of(fd);
+  struct stat status {};
+  if (locality == Locality::remote || ::fstat(fd, &status) != 0) return false;
+  if (locality != Locality::memory && status.st_mtim.tv_sec + 86'400 < ::time(nullptr))
+    return false;
   if (::fcntl(fd, F_SETLEASE, F_RDLCK) != 0) return errno == EAGAIN;
   ::fcntl(fd, F_SETLEASE, F_UNLCK);
   return false;
@@ -47,9 +59,11 @@ IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out
   Opens& opens = nodes_[node];
   const int access = flags & O_ACCMODE;
   const bool both_ways = access == O_RDWR;
+  // A program that is executed has no writer (ETXTBSY).
+  const bool may_have_writer = passthrough_ && (flags & kOpenForExec) == 0;
   // Pages that are cached here would not show what a mapping of the real file writes, such as that
   // of the shared memory of Open MPI's ranks.
-  if ((access != O_RDONLY || opens.passed > 0 || (passthrough_ && has_writer(fd))) &&
+  if ((access != O_RDONLY || opens.passed > 0 || (may_have_writer && has_writer(fd))) &&
       pass(opens, fd)) {
     ++opens.passed;
     out.open_flags = FOPEN_DIRECT_IO | kOpenPassthrough;

@@ -49,17 +49,22 @@ class IdlePolicy {
                set_policy(0, SCHED_OTHER);
   }
   /// Gives the calling thread the policy, unless another thread has it or it starved recently.
-  void begin() {
+  /// `cores`: how many the run may use.
+  void begin(unsigned cores) {
     const auto thread = static_cast<std::int32_t>(::syscall(SYS_gettid));
     const auto now = monotonic_ms();
     if (!allowed_ || thread_ != 0 || now < not_before_ms_) return;
-    if (all_cores_run()) {
+    if (all_run(cores)) {
       not_before_ms_ = now + kFirstPauseMs;
       return;
     }
-    std::int32_t none = 0;
-    if (set_policy(thread, SCHED_IDLE) && !thread_.compare_exchange_strong(none, thread))
-      set_policy(thread, SCHED_OTHER);
+    // Registered first: the thread that watches must be able to end it from then on.
+    std::int32_t expected = 0;
+    if (!thread_.compare_exchange_strong(expected, thread)) return;
+    if (set_policy(thread, SCHED_IDLE) && thread_ == thread) return;
+    expected = thread;
+    thread_.compare_exchange_strong(expected, 0);
+    set_policy(thread, SCHED_OTHER);
   }
   /// Whether a thread has the policy.
   bool is_on() const { return thread_ != 0; }
@@ -81,13 +86,12 @@ class IdlePolicy {
  private:
   static constexpr std::int64_t kFirstPauseMs = 50, kLongestPauseMs = 2000;
   /// Whether more threads than the calling one and one for each other core are runnable (proc(5)).
-  static bool all_cores_run() {
+  static bool all_run(unsigned cores) {
     char text[128] = {};
     unsigned runnable = 0;
     const Fd fd(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC));
     return fd && ::read(fd.get(), text, sizeof(text) - 1) > 0 &&
-           std::sscanf(text, "%*f %*f %*f %u/", &runnable) == 1 &&
-           runnable > std::thread::hardware_concurrency();
+           std::sscanf(text, "%*f %*f %*f %u/", &runnable) == 1 && runnable > cores;
   }
   std::atomic<bool> allowed_ = false;
   std::atomic<std::int32_t> thread_ = 0;
@@ -153,7 +157,7 @@ class CoreFollower {
     CPU_ZERO(&one);
     CPU_SET(core, &one);
     if (core != core_ && ::sched_setaffinity(0, sizeof(one), &one) == 0) core_ = core;
-    if (core == core_) policy_.begin();
+    if (core == core_) policy_.begin(static_cast<unsigned>(CPU_COUNT(&all_)));
   }
   IdlePolicy& policy_;
   const std::int32_t thread_ = static_cast<std::int32_t>(::syscall(SYS_gettid));

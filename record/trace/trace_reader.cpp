@@ -318,7 +318,7 @@ Result<void> read_heddle(LineSource& lines, std::string_view line, TraceSink& si
 
 bool begins_trace(std::string_view line) {
   return line.starts_with("#heddle-trace\t") || looks_like_compat_lib(line) ||
-         (line.starts_with('{') && line.find("\"heddle_trace\"") != line.npos);
+         (line.starts_with('{') && line.find("\"heddle_trace\":") != line.npos);
 }
 
 /// Skips other output before the trace, as in a container's log. Result: the trace's first line.
@@ -338,7 +338,7 @@ Result<std::string_view> find_trace(LineSource& lines) {
     if (binary) return fail(*refused);
   }
   if (refused)
-    warn(fmt::format("{}: skipped {} lines of other output before the trace",
+    warn(fmt::format("{}: lines of other output before the trace were skipped: {}",
                      escape_for_terminal(lines.name()), lines.number() - 1));
   return line;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -22,6 +23,7 @@
 #include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/served_names.hpp"
+#include "resolver/map/tree_index.hpp"
 
 namespace heddle::map_format {
 namespace {
@@ -34,9 +36,9 @@ bool is_absolute(std::string_view path) { return path.starts_with('/') && !has_n
 
 bool is_key_path(std::string_view path) { return is_absolute(path) && path.size() <= kMaxText; }
 
-/// A name in a directory tree: no empty, "." or ".." component, no NUL.
-bool is_relative_name(std::string_view name) {
-  if (name.empty() || name.size() > kMaxText || has_nul(name)) return false;
+/// No empty, "." or ".." component, no NUL.
+bool is_tree_path(std::string_view name) {
+  if (name.empty() || has_nul(name)) return false;
   for (std::size_t start = 0; start <= name.size();) {
     const std::size_t end = std::min(name.find('/', start), name.size());
     const std::string_view part = name.substr(start, end - start);
@@ -44,6 +46,10 @@ bool is_relative_name(std::string_view name) {
     start = end + 1;
   }
   return true;
+}
+
+bool is_relative_name(std::string_view name) {
+  return name.size() <= kMaxText && is_tree_path(name);
 }
 
 tl::unexpected<Error> broken(std::string_view what, std::string_view name, std::string_view why) {
@@ -94,6 +100,25 @@ Result<void> check_program(const MapProgram& program, const MapContent& content)
                     [](std::string_view name) { return !name.empty() && !has_nul(name); });
 }
 
+/// The key of the directory that holds `path`; empty: the root.
+std::string_view parent_of(std::string_view path) { return path.substr(0, path.rfind('/')); }
+
+Result<void> check_trees(const std::vector<MapTree>& trees) {
+  for (const MapTree& tree : trees) {
+    const std::string_view path = tree.path;
+    if (path.size() >= PATH_MAX || !path.starts_with('/') || !is_tree_path(path.substr(1)))
+      return broken("tree", path, "has no canonical path");
+    if (const auto index = TreeIndex::of(tree.index); !index)
+      return broken("tree", path, index.error().message());
+  }
+  TRY(check_order("tree", trees, &MapTree::path));
+  for (const MapTree& tree : trees)
+    for (auto above = parent_of(tree.path); !above.empty(); above = parent_of(above))
+      if (std::ranges::binary_search(trees, above, {}, &MapTree::path))
+        return broken("tree", tree.path, "is within another");
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_rules(const MapContent& content) {
@@ -118,6 +143,7 @@ Result<void> check_rules(const MapContent& content) {
   TRY(check_order("generated file", content.generated,
                   &std::pair<std::string, std::string>::first));
   if (content.generated.size() > kMaxGenerated) return fail("", "too many generated files");
+  TRY(check_trees(content.trees));
   return check_list("path", content.paths, content.objects.size(), is_key_path);
 }
 
@@ -224,6 +250,7 @@ class Records {
     TRY(numbered(map_format::kObjectsDb, meta.objects, out.objects));
     TRY(numbered(map_format::kViewsDb, meta.views, out.views));
     TRY(numbered(map_format::kProgramsDb, meta.programs, out.programs));
+    TRY(numbered(map_format::kTreesDb, meta.trees, out.trees));
     TRY(each(map_format::kNamesDb, [&](std::string_view key, std::string_view value) {
       const auto view = number_of_key(key.substr(0, 4));
       return view && *view < out.views.size() && add(key.substr(4), value, out.views[*view].names);
@@ -273,10 +300,12 @@ using Table = std::vector<std::pair<std::string, std::string>>;
 
 Result<std::string> make_pages(const MapContent& content) {
   std::map<std::string_view, Table> tables;
-  const map_format::Meta meta{map_format::kMapVersion, content.host,
+  const map_format::Meta meta{map_format::kMapVersion,
+                              content.host,
                               static_cast<std::uint32_t>(content.objects.size()),
                               static_cast<std::uint32_t>(content.views.size()),
-                              static_cast<std::uint32_t>(content.programs.size())};
+                              static_cast<std::uint32_t>(content.programs.size()),
+                              static_cast<std::uint32_t>(content.trees.size())};
   tables[map_format::kMetaDb].emplace_back("meta", encode(meta));
   auto& names = tables[map_format::kNamesDb];
   auto& paths = tables[map_format::kPathsDb];
@@ -287,6 +316,7 @@ Result<std::string> make_pages(const MapContent& content) {
   };
   add_numbered(map_format::kObjectsDb, content.objects, [](const auto& o) { return encode(o); });
   add_numbered(map_format::kProgramsDb, content.programs, [](const auto& p) { return encode(p); });
+  add_numbered(map_format::kTreesDb, content.trees, [](const auto& t) { return encode(t); });
   add_numbered(map_format::kViewsDb, content.views, [](const auto& view) { return view.name; });
   for (ViewId id = 0; id < content.views.size(); ++id)
     for (const auto& [name, object] : content.views[id].names)
@@ -314,9 +344,9 @@ Result<MapReader> MapReader::open(int file, const std::string& path) {
   const auto pages = TRY(pages_of(path, *out.bytes_));
   auto databases = store::read_databases(pages);
   if (!databases) return fail(damaged(path, databases.error().message()));
-  for (const char* name :
-       {map_format::kMetaDb, map_format::kViewsDb, map_format::kNamesDb, map_format::kObjectsDb,
-        map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb})
+  for (const char* name : {map_format::kMetaDb, map_format::kViewsDb, map_format::kNamesDb,
+                           map_format::kObjectsDb, map_format::kPathsDb, map_format::kProgramsDb,
+                           map_format::kGeneratedDb, map_format::kTreesDb})
     if (!databases->contains(name))
       return fail(damaged(path, fmt::format("it has no database '{}'", name)));
   out.databases_ = std::move(*databases);

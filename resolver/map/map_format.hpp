@@ -37,6 +37,10 @@ void fields(Coder& coder, T& p) {
         p.static_tls_bytes, p.probes_unguided, p.libraries, p.missing);
 }
 
+template <class Coder, class T>
+requires std::same_as<std::remove_const_t<T>, MapTree>
+void fields(Coder& coder, T& t) { coder(t.path, t.index); }
+
 }  // namespace heddle
 
 namespace heddle::map_format {
@@ -73,11 +77,14 @@ struct Meta {
   std::uint32_t objects = 0;
   std::uint32_t views = 0;
   std::uint32_t programs = 0;
+  std::uint32_t trees = 0;
 };
 
 template <class Coder, class T>
 requires std::same_as<std::remove_const_t<T>, Meta>
-void fields(Coder& coder, T& m) { coder(m.version, m.host, m.objects, m.views, m.programs); }
+void fields(Coder& coder, T& m) {
+  coder(m.version, m.host, m.objects, m.views, m.programs, m.trees);
+}
 
 template <class Record>
 std::string encode(const Record& record) {

@@ -48,7 +48,8 @@ TEST(Coder, round_trips_records_and_refuses_truncated_ones) {
     cut(got);
     EXPECT_FALSE(cut.complete()) << n;
   }
-  Decoder longer(bytes + "x");
+  const std::string more = bytes + "x";
+  Decoder longer(more);
   longer(got);
   EXPECT_FALSE(longer.complete());
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The map at four depths, selected by the first byte: any file; changed pages with a correct
-// checksum; valid pages with any records; one record. An accepted map must give a tree and an
-// index.
+// The map at five depths, selected by the first byte: any file; changed pages with a correct
+// checksum; valid pages with any records; one record; the bytes of a directory tree. An accepted
+// map must give a tree and an index; in a directory tree each entry must be found by its path.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -13,6 +13,7 @@
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "resolver/store/databases.hpp"
 #include "tests/fuzz/target.hpp"
 #include "tests/map/sample_map.hpp"
@@ -21,8 +22,8 @@ namespace heddle::fuzz {
 namespace {
 
 constexpr const char* kDatabases[] = {
-    map_format::kMetaDb,  map_format::kViewsDb,    map_format::kNamesDb,    map_format::kObjectsDb,
-    map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb};
+    map_format::kMetaDb,  map_format::kViewsDb,    map_format::kNamesDb,     map_format::kObjectsDb,
+    map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb, map_format::kTreesDb};
 
 const std::string& directory() {
   static const TempDir dir = value_or_throw(TempDir::create("heddle-fuzz"));
@@ -49,6 +50,17 @@ void use(const MapContent& content) {
     input.programs.push_back(content.objects[program.object].stamp);
   }
   (void)make_index(input);
+}
+
+void use_tree(std::string_view bytes) {
+  const auto tree = TreeIndex::of(bytes);
+  if (!tree) return;
+  for (TreeNodeId id = 0; id < tree->size(); ++id) {
+    const auto path = tree->path(id);
+    check(tree->find_path(path) == id, "an entry is not found by its path");
+    const auto node = tree->node(id);
+    check(tree->node(node.same_as).mode == node.mode, "a link to another kind of file");
+  }
 }
 
 void read(std::string_view map) {
@@ -111,7 +123,7 @@ std::string records_of(const std::string& path) {
 
 void run(std::string_view bytes) {
   Input input(bytes);
-  switch (input.number<std::uint8_t>() % 5) {
+  switch (input.number<std::uint8_t>() % 6) {
     case 0:
       read(input.rest());
       break;
@@ -121,11 +133,15 @@ void run(std::string_view bytes) {
     case 4:
       read(map_format::with_trailer(changed_pages(input)));
       break;
+    case 5:
+      use_tree(input.rest());
+      break;
     default: {
       const auto record = input.rest();
       decode_one<map_format::Meta>(record);
       decode_one<MapObject>(record);
       decode_one<MapProgram>(record);
+      decode_one<MapTree>(record);
     }
   }
 }
@@ -140,7 +156,8 @@ std::vector<std::string> seeds() {
           std::string("\4\x0c\x20\0\0\x12\0\x0e\x30\0\0\0\x80", 13),
           '\2' + map_format::encode(sample.objects[0]),
           '\2' + map_format::encode(sample.programs[0]),
-          '\2' + map_format::encode(map_format::Meta{})};
+          '\2' + map_format::encode(map_format::Meta{}),
+          '\5' + sample_tree()};
 }
 
 }  // namespace heddle::fuzz

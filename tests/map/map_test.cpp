@@ -119,6 +119,15 @@ TEST_F(Map, writer_refuses_invalid_content_and_keeps_the_old_map) {
   EXPECT_TRUE(refused([](MapContent& c) { c.programs[0].libraries[0].object = 3; }));
   EXPECT_TRUE(refused([](MapContent& c) { c.paths[0].first = "x"; }));
   EXPECT_TRUE(refused([](MapContent& c) { std::swap(c.paths[0], c.paths[1]); }));
+  EXPECT_TRUE(refused([](MapContent& c) { c.trees[0].index += 'x'; }));
+  EXPECT_TRUE(refused([](MapContent& c) { c.trees[1].path = "/opt/app/python/x"; }));
+  EXPECT_TRUE(refused([](MapContent& c) {  // out of sight of its neighbours
+    c.trees = {{"/a", sample_tree()}, {"/a-b", sample_tree()}, {"/a/b/c", sample_tree()}};
+  }));
+  EXPECT_TRUE(refused([](MapContent& c) { std::swap(c.trees[0], c.trees[1]); }));
+  for (const auto& path : {"/"s, ""s, "/a/"s, "//a"s, "/a/./b"s, "/a/.."s, "a"s, "/a\0"s,
+                           "/" + std::string(5000, 'x')})
+    EXPECT_TRUE(refused([&](MapContent& c) { c.trees[0].path = path; })) << path;
   EXPECT_EQ(bytes(), before);
   EXPECT_EQ(files(), std::set<std::string>{"libs.map"});
 }

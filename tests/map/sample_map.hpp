@@ -5,8 +5,22 @@
 #include <string>
 
 #include "resolver/map/map_format.hpp"
+#include "resolver/map/tree_index.hpp"
 
 namespace heddle {
+
+/// The bytes of a tree with each kind of entry.
+inline std::string sample_tree() {
+  using Entry = TreeIndexWriter::Entry;
+  Entry link{.name = "so", .mode = 0120777, .size = 3, .target = "a.b"};
+  Entry file{.name = "a.b", .mode = 0100644, .links = 2, .size = 7, .mtime_ns = 5, .dev = 1};
+  Entry same = file;
+  same.name = "b\n\xff";
+  Entry hole{.name = "hole", .mode = 0040700, .hole = true};
+  Entry lower{.name = "lower", .mode = 0040755, .children = {file, link, hole}};
+  Entry root{.mode = 0040755, .children = {lower, same, Entry{.name = "none", .mode = 0040755}}};
+  return value_or_throw(TreeIndexWriter::encode(root));
+}
 
 /// A map of `count` libraries (at least 2), one view and one program, with every field in use.
 inline MapContent sample_map(unsigned count) {
@@ -53,6 +67,7 @@ inline MapContent sample_map(unsigned count) {
   }
   std::sort(view.names.begin(), view.names.end());
   std::sort(program.guided.begin(), program.guided.end());
+  map.trees = {{"/opt/app/python", sample_tree()}, {"/opt/x-y", sample_tree()}};
   map.views.push_back(std::move(view));
   map.programs.push_back(std::move(program));
   return map;
@@ -62,7 +77,7 @@ inline MapContent sample_map(unsigned count) {
 inline bool same(const MapContent& a, const MapContent& b) {
   const auto bytes_of = [](const MapContent& map) {
     Encoder coder;
-    coder(map.host, map.objects, map.programs, map.paths);
+    coder(map.host, map.objects, map.programs, map.paths, map.trees);
     for (const auto& view : map.views) coder(view.name, view.names);
     return coder.take();
   };

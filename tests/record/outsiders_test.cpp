@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Recorded programs meet processes outside the recording, and mounts.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -12,6 +15,7 @@
 
 #include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/fuse_kernel.hpp"
 
 namespace heddle::test {
 namespace {
@@ -160,6 +164,56 @@ TEST_F(Recorder, keeps_equal_inode_numbers_of_two_devices_apart) {
       "import ctypes, os\nlibs = ['./1/lib.so', './2/lib.so']\n"
       "print([ctypes.CDLL(l).which() for l in libs], len({os.stat(l).st_ino for l in libs}))");
   EXPECT_EQ(done.out, "[1, 2] 2\n") << done.err;
+}
+
+/// Reads `f` until `stop` exists.
+constexpr const char* kReadOften = R"(
+import os
+open('go', 'w').close()
+while not os.path.exists('stop'): os.close(os.open('f', os.O_RDONLY))
+)";
+
+TEST_F(Recorder, lets_processes_outside_write_what_it_reads) {
+  write_text_file(dir_ / "f", "old");
+  const timespec times[] = {{1'600'000'000, 0}, {1'600'000'000, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "f").c_str(), times, 0), 0);
+  int refused = 0;
+  int opened = 0;
+  const auto outsider = when_exists(dir_ / "go", [&] {
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+         std::chrono::steady_clock::now() < end; ++opened)
+      if (!Fd(::open((dir_ / "f").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC))) ++refused;
+    write_text_file(dir_ / "stop", "");
+  });
+  const auto done = record_here({"/usr/bin/python3", "-c", kReadOften});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_GT(opened, 0);
+  EXPECT_EQ(refused, 0) << "of " << opened;
+}
+
+TEST_F(Recorder, shows_what_a_mapping_outside_writes) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to pass files through");
+  HEDDLE_NEEDS_PIDFD_THREAD();  // as old as FUSE_PASSTHROUGH
+  write_text_file(dir_ / "f", "old");
+  const Fd file(::open((dir_ / "f").c_str(), O_RDWR | O_CLOEXEC));
+  auto* shared =
+      static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(shared, MAP_FAILED);
+  const auto outsider = when_exists(dir_ / "go", [&] {
+    std::copy_n("new", 3, shared);
+    write_text_file(dir_ / "stop", "");
+  });
+  const auto done = record_here({"/usr/bin/python3", "-c", R"(
+import mmap, os, time
+fd = os.open('f', os.O_RDONLY)
+m = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+before = m[:]
+open('go', 'w').close()
+while not os.path.exists('stop'): time.sleep(0.01)
+print(before, m[:], os.read(fd, 3))
+)"});
+  EXPECT_EQ(done.out, "b'old' b'new' b'new'\n") << done.err;
+  ::munmap(shared, 4096);
 }
 
 }  // namespace
