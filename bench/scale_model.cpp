@@ -142,7 +142,7 @@ std::string table(const ScaleConstants& constants, const std::vector<ScaleMethod
     out += fmt::format(" {} |", grouped(nodes));
     rule += "---:|";
   }
-  out += "\n" + rule + "\n";
+  out += fmt::format("\n{}\n", rule);
   for (const auto& method : methods) {
     out += fmt::format("| {} |", method.name);
     for (const int nodes : kNodes)
