@@ -221,11 +221,11 @@ void open_counters() {
 void open_index() {
   const char* path = start.variable("HEDDLE_INDEX");
   struct stat self;
-  unsigned long size = 0;
+  unsigned long size = 0, device = 0;
   if (!path || !stat_path("/proc/self/exe", self)) return;
-  void* bytes = map_file(path, Mapping::whole, size);
+  void* bytes = map_file(path, Mapping::whole, size, &device);
   if (!bytes) return;
-  const bool known = index.open(bytes, size) &&
+  const bool known = index.open(bytes, size, device) &&
                      index.choose(self.st_dev, self.st_ino,
                                   self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
   other_path = known && !(hwcaps_agree(index, start) && library_path_agrees(index, start));

@@ -15,8 +15,9 @@ class IndexView {
  public:
   constexpr IndexView() = default;
 
-  /// False, and the view stays empty, unless `bytes` are a whole index of this version.
-  bool open(const void* bytes, unsigned long size);
+  /// False, and the view stays empty, unless `bytes` are a whole index of this version. `device`:
+  /// of the file that they were read from.
+  bool open(const void* bytes, unsigned long size, unsigned long device = 0);
   /// Chooses the program's table. False: the index does not know it.
   bool choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns);
   bool chosen() const { return buckets_ != nullptr; }
@@ -37,6 +38,9 @@ class IndexView {
 
  private:
   template <class Record>
+  const Record* find(const Record* records, std::uint32_t count, std::uint64_t dev,
+                     std::uint64_t ino, std::int64_t mtime_ns) const;
+  template <class Record>
   const Record* table(std::uint64_t offset, std::uint64_t count) const;
   const char* string_at(std::uint32_t offset) const {
     return offset < size_ ? bytes_ + offset : nullptr;  // the last byte is NUL: it ends in bounds
@@ -47,6 +51,7 @@ class IndexView {
   }
   const char* bytes_ = nullptr;
   std::uint64_t size_ = 0;
+  std::uint64_t device_ = 0;
   const index_format::Bucket* buckets_ = nullptr;
   std::uint32_t mask_ = 0;
   const index_format::File* files_ = nullptr;

@@ -22,6 +22,11 @@ struct Header {
   std::uint64_t checksum;         ///< FNV-1a 64 of all bytes behind the header
 };
 
+/// In place of a dev: the mount that the index is read from. Its st_dev is known to readers only.
+/// The mount shows files at their own paths, with inode numbers of its own
+/// (fuseovl/overlay/tree.hpp).
+inline constexpr std::uint64_t kThisMount = 0;
+
 /// A program is identified by (dev, ino, mtime) of /proc/self/exe on this node; a rebuilt one has
 /// another mtime or inode and runs unguided.
 struct Program {

@@ -141,11 +141,9 @@ class IndexBuilder {
     direct_ = direct_objects(in_);
 
     std::map<StampKey, Entry> entries;
-    for (std::size_t i = 0; i < content_.programs.size(); ++i) {
-      if (!in_.programs[i]) continue;
-      Entry ours = entry_of(content_.programs[i]);
-      const auto [at, fresh] = entries.try_emplace(key_of(*in_.programs[i]), std::move(ours));
-      if (fresh) continue;  // else `ours` was not moved from
+    const auto add = [&entries](const FileStamp& stamp, Entry ours) {
+      const auto [at, fresh] = entries.try_emplace(key_of(stamp), std::move(ours));
+      if (fresh) return;  // else `ours` was not moved from
       // One file under two names, each with its own view: only their common entries are safe.
       Entry& entry = at->second;
       const auto keep_common = [](auto& list, const auto& other) {
@@ -158,6 +156,12 @@ class IndexBuilder {
       keep_common(entry.files, ours.files);
       entry.tls = std::max(entry.tls, ours.tls);
       entry.search_path |= ours.search_path;  // equal but for the lowest bit
+    };
+    for (std::size_t i = 0; i < content_.programs.size(); ++i) {
+      if (!in_.programs[i]) continue;
+      Entry ours = entry_of(content_.programs[i]);
+      if (const auto inside = stamp_in_tree(content_.programs[i].object)) add(*inside, ours);
+      add(*in_.programs[i], std::move(ours));
     }
 
     std::vector<Program> programs;
@@ -253,10 +257,17 @@ class IndexBuilder {
       if (!is_plain_name(target) || target.size() >= PATH_MAX) continue;
       if (is_plain_name(name) && !loader.is(name, object) && name != target)
         out.targets.emplace(name, Target(target, origin));
-      if (object < in_.objects.size() && in_.objects[object] && !loader.is(origin, object))
-        out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
+      if (object >= in_.objects.size() || !in_.objects[object] || loader.is(origin, object))
+        continue;
+      out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
+      if (const auto inside = stamp_in_tree(object))
+        out.files.emplace(key_of(*inside), Target(target, origin));
     }
     return out;
+  }
+
+  std::optional<FileStamp> stamp_in_tree(ObjectId object) const {
+    return object < in_.in_trees.size() ? in_.in_trees[object] : std::nullopt;
   }
 
   std::uint64_t add_string(std::string_view text) {

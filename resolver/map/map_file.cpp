@@ -357,6 +357,19 @@ ContentHash MapReader::id() const { return hash_bytes(*bytes_); }
 
 Result<MapContent> MapReader::read_all() const { return Records(path_, databases_).read(); }
 
+Result<std::vector<std::pair<std::string_view, TreeIndex>>> MapReader::trees() const {
+  std::vector<std::pair<std::string_view, TreeIndex>> out;
+  for (const auto& [key, record] : databases_.at(map_format::kTreesDb)) {
+    std::string_view path, bytes;
+    Decoder coder(record);
+    coder(path, bytes);
+    const auto index = TreeIndex::of(bytes);
+    if (!coder.complete() || !index) return fail(damaged(path_, "a tree makes no sense"));
+    out.emplace_back(path, *index);
+  }
+  return out;
+}
+
 Result<void> check_map_owner(const struct stat& status, const std::string& path) {
   if (::geteuid() != 0 || (status.st_uid == 0 && (status.st_mode & 0022) == 0)) return {};
   return fail(Error::with_code(

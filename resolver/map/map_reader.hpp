@@ -5,9 +5,13 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/result.hpp"
 #include "resolver/map/map_content.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "resolver/store/databases.hpp"
 
 namespace heddle {
@@ -26,6 +30,10 @@ class MapReader {
   ContentHash id() const;
   /// Everything, checked for consistency (EBADMSG).
   Result<MapContent> read_all() const;
+  /// All its bytes.
+  std::shared_ptr<const std::string> bytes() const { return bytes_; }
+  /// The trees of read_all(), in their order, as views of bytes(): paths and indexes.
+  Result<std::vector<std::pair<std::string_view, TreeIndex>>> trees() const;
 
  private:
   MapReader() = default;
