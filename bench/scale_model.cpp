@@ -12,12 +12,12 @@ namespace heddle::bench {
 namespace {
 
 constexpr std::array kNames = {
-    "stock_requests", "stock_seconds", "local_seconds",   "paths",           "files",
-    "content",        "cached_first",  "cached_next",     "copper_requests", "copper_node",
-    "map_requests",   "map_seconds",   "bundle_requests", "bundle_seconds",  "bundle_local",
-    "bundle",         "archive",       "unpack",          "delay",           "origin_rate",
-    "origin_speed",   "link_speed",    "width",           "ask_daemon",      "ask_parent",
-    "large_archive",  "large_unpack",  "large_bundle"};
+    "stock_requests", "stock_seconds",   "local_seconds",  "paths",        "files",
+    "content",        "cached_first",    "cached_next",    "copper_node",  "map_requests",
+    "map_seconds",    "bundle_requests", "bundle_seconds", "bundle_local", "bundle",
+    "archive",        "unpack",          "delay",          "origin_rate",  "origin_speed",
+    "link_speed",     "width",           "ask_daemon",     "ask_parent",   "large_archive",
+    "large_unpack",   "large_bundle"};
 
 double of(const ScaleConstants& constants, const char* name) { return constants.at(name).value; }
 

@@ -83,7 +83,7 @@ TEST_F(PythonTour, each_command_does_what_the_page_says) {
   const auto hello = "hello from " + shared("lib/greeting/__init__.py\n");
   const auto first = printed["A program as it is"];
   EXPECT_THAT(first, ::testing::StartsWith(hello));
-  EXPECT_THAT(first, HasSubstr("tree: " + shared("lib")));
+  EXPECT_THAT(first, HasSubstr("tree: " + dir_ / "shared"));
   EXPECT_TRUE(first.ends_with(hello)) << first;
   EXPECT_EQ(printed["venv"], "42 " + shared("venv\n") + "42 " + shared("venv\n"));
   EXPECT_EQ(printed["Changing an environment"], "refused: Read-only file system\ntext");
