@@ -3,10 +3,11 @@
 _fs_resolve() {
   local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
   case ${COMP_WORDS[1]} in
-    build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --mpi --json --into --program --at --library-path --preload --root' ;;
+    build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --mpi --json --into --program --at --path --library-path --preload --root' ;;
     explain) ((COMP_CWORD < 2)) || words='-h --help --binds --json' ;;
     lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
     mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --trace --json' ;;
+    pack) ((COMP_CWORD < 2)) || words='-h --help -o --out --trace --include --list --json' ;;
     pull) ((COMP_CWORD < 2)) || words='-h --help -o --out' ;;
     push) ((COMP_CWORD < 2)) || words='-h --help' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
@@ -14,7 +15,7 @@ _fs_resolve() {
     verify) ((COMP_CWORD < 2)) || words='-h --help --files --json' ;;
     why) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
   esac
-  ((COMP_CWORD != 1)) || words+=' build explain lookup mpi pull push show tree verify why'
+  ((COMP_CWORD != 1)) || words+=' build explain lookup mpi pack pull push show tree verify why'
   if [[ $word == -* || $COMP_CWORD == 1 ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   fi

@@ -24,6 +24,7 @@
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/map/tree_index.hpp"
+#include "ship/bundle/bundle_file.hpp"
 
 namespace heddle::map_format {
 namespace {
@@ -97,7 +98,11 @@ Result<void> check_program(const MapProgram& program, const MapContent& content)
   if (!std::ranges::all_of(program.libraries, is_object, &MapLibrary::object))
     return broken("program", program.path, "has a library that is no object");
   return check_list("guided name", program.guided, content.objects.size(),
-                    [](std::string_view name) { return !name.empty() && !has_nul(name); });
+                    [](std::string_view name) {
+                      const auto end = name.find('\0');
+                      const auto caller = name.substr(end == name.npos ? name.size() : end + 1);
+                      return !name.empty() && end != 0 && (caller.empty() || is_absolute(caller));
+                    });
 }
 
 /// The key of the directory that holds `path`; empty: the root.
@@ -295,6 +300,27 @@ class Records {
   const store::Databases& databases_;
 };
 
+/// Whether a bundle's tables are those of the map's objects and trees, each file within the stream.
+bool is_of(const BundleIndex& bundle, const MapContent& content) {
+  const auto fits = [&](std::uint64_t place, std::uint64_t size) {
+    return place == kAtOrigin || size <= bundle.stream_size - place;
+  };
+  if (bundle.objects.size() != content.objects.size()) return false;
+  if (bundle.trees.size() != content.trees.size()) return false;
+  for (std::size_t id = 0; id < content.objects.size(); ++id)
+    if (!fits(bundle.objects[id], content.objects[id].stamp.size)) return false;
+  for (std::size_t i = 0; i < content.trees.size(); ++i) {
+    const auto tree = TreeIndex::of(content.trees[i].index);
+    if (!tree || bundle.trees[i].size() != tree->size()) return false;
+    for (TreeNodeId id = 0; id < tree->size(); ++id) {
+      if (bundle.trees[i][id] == kAtOrigin) continue;
+      const TreeNode node = tree->node(id);
+      if (!S_ISREG(node.mode) || node.hole || !fits(bundle.trees[i][id], node.size)) return false;
+    }
+  }
+  return true;
+}
+
 /// A database's content in key order, so that equal content makes equal bytes.
 using Table = std::vector<std::pair<std::string, std::string>>;
 
@@ -339,7 +365,14 @@ Result<MapReader> MapReader::open(const std::string& path) {
 Result<MapReader> MapReader::open(int file, const std::string& path) {
   MapReader out;
   out.path_ = path;
-  auto bytes = TRY(file_bytes(file, path));
+  std::string bytes;
+  if (is_bundle(file)) {
+    auto bundle = TRY(BundleFile::read(file, path));
+    out.bundle_ = std::make_shared<const BundleIndex>(std::move(bundle.index));
+    bytes = std::move(bundle.map);
+  } else {
+    bytes = TRY(file_bytes(file, path));
+  }
   out.bytes_ = std::make_shared<const std::string>(std::move(bytes));
   const auto pages = TRY(pages_of(path, *out.bytes_));
   auto databases = store::read_databases(pages);
@@ -353,9 +386,14 @@ Result<MapReader> MapReader::open(int file, const std::string& path) {
   return out;
 }
 
-ContentHash MapReader::id() const { return hash_bytes(*bytes_); }
+ContentHash MapReader::id() const { return bundle_ ? bundle_->id : hash_bytes(*bytes_); }
 
-Result<MapContent> MapReader::read_all() const { return Records(path_, databases_).read(); }
+Result<MapContent> MapReader::read_all() const {
+  auto content = TRY(Records(path_, databases_).read());
+  if (bundle_ && !is_of(*bundle_, content))
+    return fail(Error::with_code(EBADMSG, path_, "damaged bundle", "its files are not its map's"));
+  return content;
+}
 
 Result<std::vector<std::pair<std::string_view, TreeIndex>>> MapReader::trees() const {
   std::vector<std::pair<std::string_view, TreeIndex>> out;

@@ -13,10 +13,11 @@
 #include "resolver/map/map_content.hpp"
 #include "resolver/map/tree_index.hpp"
 #include "resolver/store/databases.hpp"
+#include "ship/bundle/bundle_format.hpp"
 
 namespace heddle {
 
-/// A finished map, read only. Safe for concurrent readers. Its bytes are untrusted: they are read
+/// A finished map, read only, or that of a bundle. Safe for concurrent readers. Its bytes are untrusted: they are read
 /// into memory once, so that what was checked is what is used, and each record is checked.
 class MapReader {
  public:
@@ -26,11 +27,14 @@ class MapReader {
   /// Of the file that `file` is open on, called `path`; `file` stays the caller's.
   static Result<MapReader> open(int file, const std::string& path);
 
-  /// The SHA-256 of all its bytes: its identity (the trace header's map id).
+  /// The SHA-256 of all its bytes: its identity (the trace header's map id). A bundle's is the
+  /// bundle's: two of one map may have different files.
   ContentHash id() const;
+  /// Null: it is a map alone.
+  std::shared_ptr<const BundleIndex> bundle() const { return bundle_; }
   /// Everything, checked for consistency (EBADMSG).
   Result<MapContent> read_all() const;
-  /// All its bytes.
+  /// All its bytes, without those of a bundle around it.
   std::shared_ptr<const std::string> bytes() const { return bytes_; }
   /// The trees of read_all(), in their order, as views of bytes(): paths and indexes.
   Result<std::vector<std::pair<std::string_view, TreeIndex>>> trees() const;
@@ -40,6 +44,7 @@ class MapReader {
   std::string path_;
   std::shared_ptr<const std::string> bytes_;
   store::Databases databases_;  ///< views into the bytes
+  std::shared_ptr<const BundleIndex> bundle_;
 };
 
 /// Whether this process may use the map at `path`, whose file is `status`. A map chooses the

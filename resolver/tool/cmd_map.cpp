@@ -298,11 +298,17 @@ MapContent read_map(const std::string& path) {
 }
 
 int run_show(const Command& command) {
-  const auto content = read_map(command.map);
+  const auto reader = value_or_throw(MapReader::open(command.map));
+  const auto content = value_or_throw(reader.read_all());
   if (command.json) {
-    print_json(to_json(content));
+    auto out = to_json(content);
+    if (reader.bundle()) out["bundle"] = bundle_json(*reader.bundle());
+    print_json(std::move(out));
     return exit_done;
   }
+  if (reader.bundle())
+    fmt::print("bundle {}\n  {} frames, {} bytes (pack --list)\n", reader.id().hex(),
+               reader.bundle()->frames.size(), reader.bundle()->stream_size);
   for (const auto& program : content.programs) print_program(program, content);
   for (const auto& tree : content.trees) print_tree(tree);
   for (const auto& view : content.views) {

@@ -16,6 +16,7 @@
 #include "base/task_pool.hpp"
 #include "base/try.hpp"
 #include "resolver/build/resolver_session.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tree/tree_reader.hpp"
@@ -166,17 +167,29 @@ std::vector<MapDrift> check_trees(const MapContent& content, std::uint64_t& entr
 }  // namespace
 
 int run_verify(const Command& command) {
-  const auto content = read_map(command.map);
+  const auto reader = value_or_throw(MapReader::open(command.map));
+  const auto bundle = reader.bundle();
+  const auto content = value_or_throw(reader.read_all());
   std::vector<MapDrift> drifts;
   std::vector<std::optional<MapDrift>> checked(content.objects.size());
-  for_each_at_once(checked.size(), [&](std::size_t i) { checked[i] = check(content.objects[i]); });
+  for_each_at_once(checked.size(), [&](std::size_t i) {
+    if (!bundle || bundle->objects[i] == kAtOrigin) checked[i] = check(content.objects[i]);
+  });
   for (auto& drift : checked)
     if (drift) drifts.push_back(std::move(*drift));
   const auto changed = drifts.size();
   std::uint64_t entries = 0;
-  for (const auto& drift : check_trees(content, entries)) drifts.push_back(drift);
+  if (!bundle)
+    for (const auto& drift : check_trees(content, entries)) drifts.push_back(drift);
   const auto in_trees = drifts.size() - changed;
-  if (!command.files_only) {
+  std::size_t damaged = 0;
+  if (bundle)
+    for (auto& why : damaged_frames(command.map, *bundle)) {
+      drifts.push_back({command.map, "damaged", std::move(why)});
+      ++damaged;
+    }
+  // A bundle may be for another machine, which has none of these files.
+  if (!command.files_only && !bundle) {
     const auto searched = SearchComparison(content, drifts).run();
     drifts.insert(drifts.end(), searched.begin(), searched.end());
   }
@@ -192,8 +205,12 @@ int run_verify(const Command& command) {
       fmt::print("{}: {}: {}\n", escape_for_terminal(drift.path), drift.what, drift.detail);
     fmt::print("{}: {} of {} files are unchanged", escape_for_terminal(command.map),
                content.objects.size() - changed, content.objects.size());
-    if (!content.trees.empty()) fmt::print(", {} of {} names of trees differ", in_trees, entries);
-    const auto elsewhere = drifts.size() - changed - in_trees;
+    if (bundle)
+      fmt::print(", {} of {} frames are as they were packed", bundle->frames.size() - damaged,
+                 bundle->frames.size());
+    else if (!content.trees.empty())
+      fmt::print(", {} of {} names of trees differ", in_trees, entries);
+    const auto elsewhere = drifts.size() - changed - in_trees - damaged;
     if (elsewhere != 0)
       fmt::print(", but ld.so would load others in {} case{}", elsewhere,
                  elsewhere == 1 ? "" : "s");

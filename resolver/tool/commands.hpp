@@ -9,6 +9,7 @@
 #include "resolver/map/map_content.hpp"
 #include "resolver/mpi/find_mpi.hpp"
 #include "resolver/search/search.hpp"
+#include "ship/bundle/bundle_format.hpp"
 
 namespace heddle {
 
@@ -27,7 +28,11 @@ struct Command {
   std::string prefix;
   std::string root;     ///< a soname or path: this library instead of MPI
   std::string program;  ///< only the MPI that it loads, with the files that two ranks open
-  bool list = false;
+  bool list = false;    ///< pack: print what is in a bundle
+  // pack:
+  std::string out;
+  std::string trace;
+  std::vector<std::string> include;
   // build:
   std::vector<std::string> apps;
   std::vector<std::string> plugin_directories;
@@ -40,6 +45,7 @@ struct Command {
   std::string into;  ///< its root; empty: a map for this machine's own programs
   std::vector<std::string> programs;
   std::string mount_point = "/dev/heddle";
+  std::string path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
   std::string library_path;
   std::string preload;
   std::vector<std::string> roots;
@@ -55,6 +61,7 @@ int run_why(const Command& command);
 int run_tree(const Command& command);
 int run_mpi(const Command& command);
 int run_verify(const Command& command);
+int run_pack(const Command& command);
 int run_push(const Command& command);
 int run_pull(const Command& command);
 
@@ -64,6 +71,11 @@ MapContent read_map(const std::string& path);
 std::vector<MpiInstall> find_wanted_mpi(OsWorld& world, const std::string& wanted);
 
 using Json = nlohmann::ordered_json;
+
+/// A bundle's size and id.
+Json bundle_json(const BundleIndex& bundle);
+/// What is wrong with each frame of the bundle at `path` that cannot be read or decoded.
+std::vector<std::string> damaged_frames(const std::string& path, const BundleIndex& bundle);
 
 /// `value` as text with its strings, which may have any bytes, converted by to_json_text(). Keys
 /// must be UTF-8.

@@ -53,6 +53,9 @@ void add_build(CLI::App& sub, Command& command) {
       sub.add_option("--at", command.mount_point, "With --into: where the map will be mounted")
           ->type_name("DIR")
           ->capture_default_str(),
+      sub.add_option("--path", command.path, "With --into: the container's PATH")
+          ->type_name("DIRS")
+          ->capture_default_str(),
       sub.add_option("--library-path", command.library_path,
                      "With --into: the container's LD_LIBRARY_PATH")
           ->type_name("DIRS"),
@@ -143,6 +146,26 @@ int run(const std::vector<std::string>& words) {
   argument("MAP", command.map, "The map")->required();
   sub->add_flag("--files", command.files_only, "Only the files: do not search again");
   add_json();
+
+  add("pack", "Put a map and the content of its files into one bundle", run_pack);
+  argument("MAP", command.map, "The map, or with --list the bundle")->required();
+  auto* out = sub->add_option("-o,--out", command.out,
+                              "Write the bundle to BUNDLE; an old one is replaced")
+                  ->type_name("BUNDLE");
+  sub->add_option("--trace", command.trace,
+                  "A run of fs-record: pack the files that it opened, in that order, and all "
+                  "programs and libraries")
+      ->type_name("TRACE");
+  sub->add_option("--include", command.include,
+                  "Pack this file or directory although the trace does not use it, or it would be "
+                  "left out (repeatable)")
+      ->type_name("PATH")
+      ->allow_extra_args(false);
+  auto* list = sub->add_flag("--list", command.list, "Print the files in a bundle");
+  add_json("With --list: as JSON");
+  sub->parse_complete_callback([out, list] {
+    if (out->count() + list->count() != 1) throw CLI::RequiredError("-o BUNDLE, or --list");
+  });
 
   add("mpi", "Print this machine's MPI installations and what belongs to each", run_mpi);
   sub->add_flag("--list", command.list, "One line each: family, version, library");

@@ -41,20 +41,23 @@ const std::vector<Rule>& rules() {
       {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
       {"resolver/policy",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map"}},
-      {"resolver/map", {"base", "resolver/store"}},
+      {"resolver/map", {"base", "resolver/store", "ship/bundle"}},
       {"resolver/tree", {"base", "resolver/map"}},
       {"resolver/build",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
         "resolver/map"}},
       {"resolver/tool",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
-        "resolver/map", "resolver/tree", "resolver/build", "ship/registry"}},
+        "resolver/map", "resolver/tree", "resolver/build", "record/trace", "ship/registry",
+        "ship/bundle"}},
       // The daemon reads finished maps: nothing of ELF, search or policy.
       {"fuseovl/mount", {"base", "resolver/map"}},
       {"fuseovl/session", {"base"}},
-      {"fuseovl/files", {"base", "resolver/map", "fuseovl/mount", "fuseovl/session"}},
+      {"fuseovl/files",
+       {"base", "resolver/map", "fuseovl/mount", "fuseovl/session", "ship/bundle"}},
       {"fuseovl/overlay",
-       {"base", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files"}},
+       {"base", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
+        "ship/bundle"}},
       {"fuseovl/supervise",
        {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
         "fuseovl/overlay"}},
@@ -74,6 +77,7 @@ const std::vector<Rule>& rules() {
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map", "resolver/build",
         "record/trace", "ship/registry"}},
       {"ship/registry", {"base"}},
+      {"ship/bundle", {"base"}},
       // compat-check becomes the gRPC client by exec.
       {"compat/server",
        {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "compat"}},
@@ -92,7 +96,7 @@ struct Fence {
 constexpr Fence kFences[] = {
     {"LIEF/", "resolver/elf"},  {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
     {"fuse3/", "fuseovl"},      {"fuse_", "fuseovl"},         {"grpcpp/", "compat/server"},
-    {"curl/", "ship/registry"},
+    {"curl/", "ship/registry"}, {"zstd.h", "ship/bundle"},
 };
 
 bool is_below(const std::string& path, const std::string& directory) {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/session/shared.hpp"
+#include "ship/bundle/bundle_format.hpp"
+
+namespace heddle {
+
+/// An open bundle, the one that is mounted or a copy of it.
+struct BundleSource {
+  Fd file;
+  std::string path;
+};
+
+/// The stream of a mounted bundle: frames are read, verified and decoded when they are needed and
+/// ahead of that, and stay in a bounded cache. The first source that has a frame's bytes with the
+/// right hash is used; nothing else is ever returned. A source may be cut or changed at any time.
+/// Safe for many threads; forked processes share the counters, each has its own cache.
+class BundleFrames {
+ public:
+  static constexpr std::size_t kFrames = 48;  ///< in the cache
+  /// Frames that are decoded ahead of the last one used. A batch of them is one read.
+  static constexpr std::size_t kAhead = 16;
+
+  struct Counters {
+    std::atomic<std::uint64_t> decoded;
+    std::atomic<std::uint64_t> again;  ///< of them those that had been in the cache before
+    std::atomic<std::uint64_t> bytes;  ///< read from the bundle
+    std::atomic<std::uint64_t> reads;
+    std::atomic<std::uint64_t> bad;  ///< no source had the frame
+  };
+
+  /// No thread starts before start(), so that a process may fork after this.
+  BundleFrames(std::vector<BundleSource> sources, std::shared_ptr<const BundleIndex> index,
+               std::size_t room = kFrames);
+  BundleFrames(const BundleFrames&) = delete;
+  BundleFrames& operator=(const BundleFrames&) = delete;
+  ~BundleFrames();
+
+  const BundleIndex& index() const { return *index_; }
+  const std::string& path() const { return sources_[0].path; }
+  std::vector<int> descriptors() const;
+  const Counters& counters() const { return *counters_; }
+
+  /// Begins to read ahead from the stream's start.
+  void start();
+
+  /// Copies all of `into` from the stream. EIO: no source has a frame of it, or it is not within
+  /// the stream; with MayBlock::no EAGAIN, unless all of it is in the cache.
+  tl::expected<void, int> read(std::uint64_t place, std::span<char> into, MayBlock block);
+
+ private:
+  struct Frame {
+    std::shared_ptr<const std::string> piece;  ///< null: a thread decodes it
+    std::uint64_t served = 0;                  ///< bytes
+    std::uint64_t used = 0;                    ///< number of the last use
+  };
+  using Frames = std::map<std::size_t, Frame>;
+
+  std::shared_ptr<const std::string> use(std::unique_lock<std::mutex>& hold, std::size_t number,
+                                         std::size_t bytes, MayBlock block, int& code);
+  void load(std::unique_lock<std::mutex>& hold, std::size_t first, std::size_t count);
+  std::shared_ptr<const std::string> decode(std::size_t number, std::string_view stored);
+  std::string read_stored(std::size_t source, std::uint64_t offset, std::size_t size);
+  void make_room(std::size_t count);
+  void moved_to(std::size_t number);
+  void run_ahead();
+
+  const std::vector<BundleSource> sources_;
+  const std::shared_ptr<const BundleIndex> index_;
+  const std::size_t room_;
+  Shared<Counters> counters_;
+  SharedArray<std::atomic<bool>> was_decoded_;  ///< by frame
+  SharedArray<std::atomic<bool>> is_reported_;  ///< by source
+  std::mutex mutex_;
+  std::condition_variable decoded_;
+  std::condition_variable moved_;
+  Frames frames_;
+  std::uint64_t uses_ = 0;
+  std::size_t last_ = 0;  ///< the frame that was used last, or the furthest of a sequence
+  std::size_t next_ = 0;  ///< to be read ahead
+  bool in_sequence_ = true;
+  bool ending_ = false;
+  std::optional<std::thread> ahead_;
+};
+
+}  // namespace heddle

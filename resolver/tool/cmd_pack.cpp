@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: MIT
+//
+// Bundles: what goes into one, in which order, and what is in one.
+#include <fmt/format.h>
+#include <fnmatch.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "base/open_regular.hpp"
+#include "base/try.hpp"
+#include "record/trace/trace_reader.hpp"
+#include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
+#include "resolver/tool/commands.hpp"
+#include "ship/bundle/bundle_writer.hpp"
+#include "ship/bundle/frame.hpp"
+
+namespace heddle {
+namespace {
+
+/// Many operations in flight, for a slow file system.
+constexpr std::size_t kThreads = 32;
+/// Longer files are no private keys.
+constexpr std::uint64_t kMostKey = 64 << 10;
+
+/// A file of the map, an object or one of a tree.
+struct File {
+  std::string path;
+  std::uint64_t size = 0;
+  std::int64_t mtime_ns = 0;
+  std::uint32_t mode = 0;
+  const ContentHash* mapped = nullptr;  ///< the content's, of an object
+  bool always = false;                  ///< packed even if the trace does not use it
+  std::uint64_t* place = nullptr;       ///< in the bundle's tables
+  std::size_t rank = SIZE_MAX;          ///< of its first use in the trace
+
+  // What examine() finds.
+  FileStamp stamp;
+  std::optional<ContentHash> hash;
+  bool is_key = false;
+  std::optional<Error> failure;
+};
+
+// A bundle is published: what is not for others, and what belongs to the machine, stays where it
+// is. docs/formats/bundle.md has these lists.
+using Patterns = std::span<const char* const>;
+constexpr const char* kSecrets[] = {".netrc", "_netrc", ".git-credentials", ".pypirc", ".pgpass"};
+constexpr const char* kSecretDirectories[] = {".git", ".ssh", ".gnupg", ".aws"};
+constexpr const char* kKeyNames[] = {"*.pem", "*.key", "id_*"};
+/// glibc's own libraries work only with each other, and with the machine's.
+constexpr const char* kLibc[] = {"ld-linux*.so*",   "ld64.so*",          "libc.so.6",
+                                 "libm.so.6",       "libmvec.so.1",      "libdl.so.2",
+                                 "libpthread.so.0", "librt.so.1",        "libutil.so.1",
+                                 "libanl.so.1",     "libresolv.so.2",    "libnsl.so.1",
+                                 "libnss_*.so.2",   "libthread_db.so.1", "libBrokenLocale.so.1"};
+/// Those that must be of the kernel driver's version.
+constexpr const char* kGpuDrivers[] = {
+    "libcuda.so*",    "libcudadebugger.so*", "libnvidia-*.so*",     "libnvcuvid.so*",
+    "libnvoptix.so*", "lib*_nvidia.so*",     "libamdhip64.so*",     "libhsa-runtime64.so*",
+    "libhsakmt.so*",  "libdrm_amdgpu.so*",   "libze_intel_gpu.so*", "libigdrcl.so*"};
+
+bool matches(Patterns patterns, const std::string& name) {
+  return std::ranges::any_of(patterns,
+                             [&](const char* one) { return ::fnmatch(one, name.c_str(), 0) == 0; });
+}
+
+/// Why the file is left out, by its name and mode; null: it is not.
+const char* reason_to_leave_out(const File& file) {
+  const auto name = file.path.substr(file.path.rfind('/') + 1);
+  if ((file.mode & S_IROTH) == 0) return "others may not read them";
+  if (matches(kSecrets, name)) return "they hold passwords";
+  if (matches(kLibc, name)) return "libc and its loader are the machine's";
+  if (matches(kGpuDrivers, name)) return "GPU drivers are the machine's";
+  for (const auto& part : std::filesystem::path(file.path).parent_path())
+    if (matches(kSecretDirectories, part.native()))
+      return "they are in .git or directories of keys";
+  return nullptr;
+}
+
+bool is_private_key(std::string_view content, const std::string& path) {
+  const bool has_name = matches(kKeyNames, path.substr(path.rfind('/') + 1));
+  // A .pem file may begin with the certificate.
+  const auto text = has_name ? content : content.substr(0, content.find('\n'));
+  return (has_name || text.starts_with("-----BEGIN ")) &&
+         text.find("PRIVATE KEY") != std::string_view::npos;
+}
+
+/// Compares the file with the map, and hashes it if `hashed`.
+Result<void> examine(File& file, bool hashed) {
+  const auto changed = [&] {
+    return fail(Error::with_code(ESTALE, file.path, "cannot be packed",
+                                 "it has changed since the map was built",
+                                 "build the map again with fs-resolve build"));
+  };
+  const Fd fd = TRY(open_regular(file.path));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return fail_errno(file.path, "cannot stat");
+  file.stamp = file_stamp(status);
+  if (file.stamp.size != file.size) return changed();
+  const bool is_same = file.stamp.mtime_ns == file.mtime_ns;
+  if (!is_same && !file.mapped) return changed();  // copies of objects have other times
+  if (file.size <= kMostKey) {
+    std::string content(static_cast<std::size_t>(file.size), '\0');
+    const ssize_t n = ::pread(fd.get(), content.data(), content.size(), 0);
+    if (n < 0) return fail_errno(file.path, "cannot read");
+    file.is_key = is_private_key(content, file.path);
+  }
+  if (is_same && file.mapped)
+    file.hash = *file.mapped;
+  else if (hashed || file.mapped)
+    file.hash = TRY(hash_file(fd.get(), file.path));
+  if (file.mapped && file.hash != *file.mapped) return changed();
+  return {};
+}
+
+/// examine() of each file, in many threads.
+void examine_all(std::vector<File*>& files) {
+  std::map<std::uint64_t, std::size_t> sizes;
+  for (const File* file : files) ++sizes[file->size];
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < files.size();) {
+      const auto done = examine(*files[i], sizes.at(files[i]->size) > 1);
+      if (!done) files[i]->failure = done.error();
+    }
+  };
+  std::vector<std::jthread> threads;
+  try {
+    while (threads.size() + 1 < std::min(kThreads, files.size())) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // fewer threads do
+  }
+  work();
+}
+
+/// The order in which a run opened files first.
+class FirstUses : public trace::TraceSink {
+ public:
+  void begin_run(const trace::RunHeader&, int) override {}
+  void event(const trace::Event& event) override {
+    if (event.error != 0 || (event.op != trace::Op::open && event.op != trace::Op::exec)) return;
+    for (const auto path : {event.path, event.resolved})
+      if (!path.empty()) ranks_.try_emplace(std::string(path), ranks_.size());
+  }
+  void end_run(const trace::RunFooter&, trace::Ending) override {}
+
+  std::size_t rank(const std::string& path) const {
+    const auto at = ranks_.find(path);
+    return at == ranks_.end() ? SIZE_MAX : at->second;
+  }
+
+ private:
+  std::unordered_map<std::string, std::size_t> ranks_;
+};
+
+/// Chooses the files of a map, and orders them.
+class Packer {
+ public:
+  Packer(const MapContent& content, std::string map, const std::vector<std::string>& include)
+      : content_(content) {
+    input_.map = std::move(map);
+    for (const auto& path : include) {
+      auto whole = std::filesystem::absolute(path).lexically_normal().string();
+      while (whole.size() > 1 && whole.ends_with('/')) whole.pop_back();
+      included_.push_back(std::move(whole));
+    }
+    add_objects();
+    add_trees();
+  }
+
+  void use(const FirstUses& uses) {
+    traced_ = true;
+    for (File& file : files_) file.rank = uses.rank(file.path);
+    for (const auto& [path, id] : content_.paths)  // the first files are the objects
+      files_[id].rank = std::min(files_[id].rank, uses.rank(path));
+    std::ranges::stable_sort(files_, {}, &File::rank);
+  }
+  bool uses_any() const {
+    return std::ranges::any_of(files_, [](const File& file) { return file.rank != SIZE_MAX; });
+  }
+
+  Result<BundleInput> pack() {
+    std::vector<File*> chosen;
+    for (File& file : files_)
+      if (is_wanted(file) && !is_left_out(file, reason_to_leave_out(file))) chosen.push_back(&file);
+    examine_all(chosen);
+    std::map<ContentHash, std::uint64_t> places;
+    std::uint64_t end = 0;
+    for (File* file : chosen) {
+      if (file->failure) return fail(std::move(*file->failure));
+      if (is_left_out(*file, file->is_key ? "they are private keys" : nullptr)) continue;
+      ++packed_;
+      *file->place = end;
+      if (file->size == 0) continue;
+      if (file->hash) {
+        const auto [known, is_new] = places.try_emplace(*file->hash, end);
+        *file->place = known->second;
+        if (!is_new) continue;
+      }
+      input_.files.push_back({file->path, file->stamp});
+      end += file->size;
+    }
+    link_trees();
+    return std::move(input_);
+  }
+
+  std::size_t packed() const { return packed_; }
+  void say_left_out() const {
+    for (const auto& [why, files] : left_out_)
+      say(fmt::format("note: left out: {}{}: {}; --include packs them",
+                      escape_for_terminal(files.second),
+                      files.first == 1 ? "" : fmt::format(" and {} more", files.first - 1), why));
+  }
+
+ private:
+  void add_objects() {
+    input_.objects.assign(content_.objects.size(), kAtOrigin);
+    for (ObjectId id = 0; id < content_.objects.size(); ++id) {
+      const MapObject& object = content_.objects[id];
+      files_.push_back({.path = object.path,
+                        .size = object.stamp.size,
+                        .mtime_ns = object.stamp.mtime_ns,
+                        .mode = object.mode,
+                        .mapped = &object.hash,
+                        .always = object.is_elf,
+                        .place = &input_.objects[id]});
+    }
+  }
+
+  void add_trees() {
+    for (const MapTree& tree : content_.trees) {
+      const auto index = value_or_throw(TreeIndex::of(tree.index));
+      input_.trees.emplace_back(index.size(), kAtOrigin);
+    }
+    for (std::size_t i = 0; i < content_.trees.size(); ++i) {
+      const auto index = value_or_throw(TreeIndex::of(content_.trees[i].index));
+      for (TreeNodeId id = 0; id < index.size(); ++id) {
+        const TreeNode node = index.node(id);
+        if (!S_ISREG(node.mode) || node.hole || node.same_as != id) continue;
+        files_.push_back({.path = content_.trees[i].path + "/" + index.path(id),
+                          .size = node.size,
+                          .mtime_ns = node.mtime_ns,
+                          .mode = node.mode,
+                          .place = &input_.trees[i][id]});
+      }
+    }
+  }
+
+  /// Hard links are the file that they link to.
+  void link_trees() {
+    for (std::size_t i = 0; i < content_.trees.size(); ++i) {
+      const auto index = value_or_throw(TreeIndex::of(content_.trees[i].index));
+      for (TreeNodeId id = 0; id < index.size(); ++id)
+        if (const auto first = index.node(id).same_as; first != id)
+          input_.trees[i][id] = input_.trees[i][first];
+    }
+  }
+
+  bool is_included(const File& file) const {
+    return std::ranges::any_of(included_, [&](const std::string& path) {
+      return file.path == path || path == "/" || file.path.starts_with(path + "/");
+    });
+  }
+  bool is_wanted(const File& file) const {
+    return !traced_ || file.always || file.rank != SIZE_MAX || is_included(file);
+  }
+  bool is_left_out(const File& file, const char* why) {
+    if (!why || is_included(file)) return false;
+    auto& [count, first] = left_out_[why];
+    if (count++ == 0) first = file.path;
+    return true;
+  }
+
+  const MapContent& content_;
+  std::vector<std::string> included_;
+  std::vector<File> files_;  ///< the objects, then the trees; sorted by use()
+  bool traced_ = false;
+  BundleInput input_;
+  std::size_t packed_ = 0;
+  std::map<std::string_view, std::pair<std::size_t, std::string>> left_out_;
+};
+
+std::string in_mib(std::uint64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / static_cast<double>(1 << 20));
+}
+
+/// A file that is in a bundle.
+struct Packed {
+  std::uint64_t place = 0;
+  std::uint64_t size = 0;
+  std::string path;
+};
+
+struct Listing {
+  std::vector<Packed> packed;  ///< in the order of the stream
+  std::size_t at_origin = 0;
+};
+
+Listing list_files(const BundleIndex& bundle, const MapContent& content) {
+  Listing out;
+  const auto add = [&](std::uint64_t place, std::uint64_t size, std::string path) {
+    if (place == kAtOrigin)
+      ++out.at_origin;
+    else
+      out.packed.push_back({place, size, std::move(path)});
+  };
+  for (ObjectId id = 0; id < content.objects.size(); ++id)
+    add(bundle.objects[id], content.objects[id].stamp.size, content.objects[id].path);
+  for (std::size_t i = 0; i < content.trees.size(); ++i) {
+    const auto index = value_or_throw(TreeIndex::of(content.trees[i].index));
+    for (TreeNodeId id = 0; id < index.size(); ++id)
+      if (const TreeNode node = index.node(id); S_ISREG(node.mode) && !node.hole)
+        add(bundle.trees[i][id], node.size, content.trees[i].path + "/" + index.path(id));
+  }
+  std::ranges::stable_sort(out.packed, {}, &Packed::place);
+  return out;
+}
+
+MapReader open_bundle(const std::string& path) {
+  auto reader = value_or_throw(MapReader::open(path));
+  if (!reader.bundle())
+    throw Error(path, "not a heddle bundle", "a map alone", "fs-resolve pack makes a bundle of it");
+  return reader;
+}
+
+int list_bundle(const Command& command) {
+  const auto reader = open_bundle(command.map);
+  const auto listing = list_files(*reader.bundle(), value_or_throw(reader.read_all()));
+  if (command.json) {
+    Json out = {{"id", reader.id().hex()}, {"files", Json::array()}};
+    for (const auto& file : listing.packed)
+      out["files"].push_back({{"path", file.path}, {"size", file.size}, {"offset", file.place}});
+    out["at_origin"] = listing.at_origin;
+    print_json(std::move(out));
+    return exit_done;
+  }
+  for (const auto& file : listing.packed)
+    fmt::print("{:>12} {}\n", file.size, escape_for_terminal(file.path));
+  if (listing.at_origin != 0) say(fmt::format("{} more at the origin", listing.at_origin));
+  return exit_done;
+}
+
+}  // namespace
+
+int run_pack(const Command& command) {
+  if (command.list) return list_bundle(command);
+  const auto reader = value_or_throw(MapReader::open(command.map));
+  const auto content = value_or_throw(reader.read_all());
+  Packer packer(content, *reader.bytes(), command.include);
+  if (!command.trace.empty()) {
+    FirstUses uses;
+    value_or_throw(trace::read_trace(command.trace, uses));
+    packer.use(uses);
+    if (!packer.uses_any())
+      warn(Error(command.trace, "opens no file of the map", "",
+                 "record the program as it runs without fs-gen"));
+  }
+  const auto written = value_or_throw(write_bundle(value_or_throw(packer.pack()), command.out));
+  packer.say_left_out();
+  fmt::print("{}: {} files, {} in {}, id {}\n", escape_for_terminal(command.out), packer.packed(),
+             in_mib(written.stream_size), in_mib(written.file_size), written.id.hex());
+  return exit_done;
+}
+
+Json bundle_json(const BundleIndex& bundle) {
+  std::uint64_t stored = 0;
+  for (const auto& frame : bundle.frames) stored += frame.size;
+  return {{"id", bundle.id.hex()},
+          {"frames", bundle.frames.size()},
+          {"bytes", bundle.stream_size},
+          {"stored_bytes", stored}};
+}
+
+std::vector<std::string> damaged_frames(const std::string& path, const BundleIndex& bundle) {
+  const Fd file = value_or_throw(open_regular(path));
+  std::vector<std::string> out;
+  for (std::size_t number = 0; number < bundle.frames.size(); ++number)
+    if (const auto piece = read_frame(file.get(), path, bundle, number); !piece)
+      out.push_back(fmt::format("frame {}: {}", number,
+                                piece.error().code() == EBADMSG ? "other bytes than were packed"
+                                                                : piece.error().message()));
+  return out;
+}
+
+}  // namespace heddle

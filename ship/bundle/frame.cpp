@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+#include "ship/bundle/frame.hpp"
+
+#include <zstd.h>
+
+#include "base/try.hpp"
+#include "ship/bundle/bundle_file.hpp"
+
+namespace heddle {
+
+bool decode_frame(const BundleFrame& frame, std::string_view stored, std::span<char> piece) {
+  if (stored.size() != frame.size || hash_bytes(stored) != frame.hash) return false;
+  if (stored.size() == piece.size()) {
+    stored.copy(piece.data(), piece.size());
+    return true;
+  }
+  return ::ZSTD_decompress(piece.data(), piece.size(), stored.data(), stored.size()) ==
+         piece.size();
+}
+
+Result<std::string> read_frame(int file, const std::string& path, const BundleIndex& index,
+                               std::size_t number) {
+  const BundleFrame& frame = index.frames[number];
+  const auto stored = TRY(read_piece(file, path, frame.offset, frame.size));
+  std::string out(index.frame_length(number), '\0');
+  if (decode_frame(frame, stored, out)) return out;
+  return fail(Error::with_code(EBADMSG, path, "damaged bundle",
+                               "frame " + std::to_string(number) + " has another hash"));
+}
+
+}  // namespace heddle

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "ship/bundle/bundle_format.hpp"
+
+namespace heddle {
+
+/// Fills `piece`, whose size is the frame's length, from a frame's stored bytes. False: they are
+/// not those that were packed. They are decoded only after their hash has been compared.
+bool decode_frame(const BundleFrame& frame, std::string_view stored, std::span<char> piece);
+
+/// Reads and decodes one frame of the open bundle. EBADMSG: it is damaged; else errors of pread(2).
+Result<std::string> read_frame(int file, const std::string& path, const BundleIndex& index,
+                               std::size_t number);
+
+}  // namespace heddle

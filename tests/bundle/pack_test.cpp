@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+// fs-resolve pack: what is in a bundle, in which order, and what is not.
+#include <sys/stat.h>
+
+#include "tests/bundle/bundle_support.hpp"
+#include "tests/support/prelude.hpp"
+
+namespace heddle::test {
+namespace {
+
+class Pack : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    resolve_ = staged_program("fs-resolve");
+    if (resolve_.empty()) HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
+  }
+
+  /// A file of the tree.
+  std::string add(const std::string& name, const std::string& text, mode_t mode = 0644) {
+    const auto path = tree_ + "/" + name;
+    write_text(path, text);
+    EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+    return path;
+  }
+  /// A map of the tree and of these objects.
+  void write_the_map(const Strings& objects = {}) {
+    value_or_throw(write_map(map_of(objects, {tree_}), map_));
+  }
+  /// Of files that were opened in this order.
+  std::string trace(const Strings& paths) {
+    std::string text = "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n";
+    for (const auto& path : paths) text += "1\t7\t7\topen\tOK\t" + path + "\n";
+    text += "2\t7\t7\topen\tENOENT\t" + tree_ + "/never\n";
+    write_text(dir_ / "run.txt", text);
+    return dir_ / "run.txt";
+  }
+  RunResult pack(const Strings& more = {}) {
+    return run(Strings{resolve_, "pack", map_, "-o", bundle_} + more);
+  }
+  /// The paths in the bundle, those of the tree without its directory.
+  Strings packed() {
+    Strings out;
+    for (auto& line : lines_of(run_checked({resolve_, "pack", "--list", bundle_}).out)) {
+      line.erase(0, 13);
+      if (line.starts_with(tree_ + "/")) line.erase(0, tree_.size() + 1);
+      out.push_back(line);
+    }
+    return out;
+  }
+  Strings sorted_packed() {
+    auto out = packed();
+    std::ranges::sort(out);
+    return out;
+  }
+
+  const TestDir dir_;
+  const std::string tree_ = dir_ / "site packages";
+  const std::string map_ = dir_ / "app.map";
+  const std::string bundle_ = dir_ / "app.bundle";
+  std::string resolve_;
+};
+
+TEST_F(Pack, takes_everything_and_verifies_it) {
+  add("a.py", some_bytes(1000, 1));
+  add("b/deep/er/c.py", some_bytes(3'000'000, 2));
+  add("empty.py", "");
+  const auto odd = add("odd\nna me \xc3\xa4", "odd");
+  write_text(dir_ / "lib/libx.so.1", some_bytes(50'000, 3));
+  write_the_map({dir_ / "lib/libx.so.1"});
+  const auto made = pack();
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("5 files"));
+  EXPECT_THAT(packed(),
+              ::testing::UnorderedElementsAre(dir_ / "lib/libx.so.1", "a.py", "b/deep/er/c.py",
+                                              "empty.py", "odd\\nna me \xc3\xa4"));
+  const auto checked = run({resolve_, "verify", bundle_});
+  EXPECT_EQ(checked.status, 0) << checked.err;
+  EXPECT_THAT(checked.out, HasSubstr("3 of 3 frames are as they were packed"));
+  EXPECT_THAT(run({resolve_, "show", bundle_}).out, HasSubstr("libx.so.1"));
+  // A bundle is a map to whoever packs again.
+  EXPECT_EQ(run({resolve_, "pack", bundle_, "-o", dir_ / "again"}).status, 0);
+  EXPECT_EQ(value_or_throw(read_file(dir_ / "again")), value_or_throw(read_file(bundle_)));
+}
+
+TEST_F(Pack, with_a_trace_takes_what_was_used_in_that_order_and_all_libraries) {
+  for (const char* name : {"a.py", "b.py", "c.py", "d.py"}) add(name, some_bytes(500, name[0]));
+  write_text(dir_ / "lib/libx.so.1", "x");
+  write_text(dir_ / "lib/liby.so.1", "y");
+  write_text(dir_ / "lib/data", "z");
+  write_the_map({dir_ / "lib/libx.so.1", dir_ / "lib/liby.so.1", dir_ / "lib/data"});
+  const auto run_txt =
+      trace({tree_ + "/c.py", "/etc/passwd", dir_ / "lib/liby.so.1", tree_ + "/a.py"});
+  const auto made = pack({"--trace", run_txt});
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(packed(), (Strings{"c.py", dir_ / "lib/liby.so.1", "a.py", dir_ / "lib/libx.so.1"}));
+  EXPECT_EQ(pack({"--trace", run_txt, "--include", tree_ + "/d.py"}).status, 0);
+  EXPECT_THAT(packed(), ::testing::Contains("d.py"));
+}
+
+TEST_F(Pack, warns_of_a_trace_of_another_program) {
+  add("a.py", "a");
+  write_the_map();
+  const auto made = pack({"--trace", trace({"/etc/passwd"})});
+  EXPECT_EQ(made.status, 0);
+  EXPECT_THAT(made.err, HasSubstr("opens no file of the map"));
+}
+
+TEST_F(Pack, holds_equal_content_and_hard_links_once) {
+  const auto text = some_bytes(900'000, 5);
+  const auto first = add("a", text);
+  add("b", text);
+  fs::create_hard_link(first, tree_ + "/c");
+  write_the_map();
+  ASSERT_EQ(pack().status, 0);
+  EXPECT_EQ(packed(), (Strings{"a", "b", "c"}));
+  const auto reader = value_or_throw(MapReader::open(bundle_));
+  EXPECT_EQ(reader.bundle()->stream_size, text.size());
+}
+
+TEST_F(Pack, leaves_out_what_is_secret_or_the_machines_unless_it_is_named) {
+  const std::string key = "-----BEGIN RSA PRIVATE KEY-----\nMII\n";
+  const std::string certificate = "-----BEGIN CERTIFICATE-----\nMII\n";
+  const Strings secret = {add("private.py", "x", 0600),
+                          add(".netrc", "machine x"),
+                          add("x/.git/config", "token"),
+                          add("deep/.ssh/config", "x"),
+                          add("server.pem", certificate + key),
+                          add("notes.txt", key),
+                          add("libc.so.6", "c"),
+                          add("libcuda.so.1", "cuda"),
+                          add("libnvidia-ml.so.535", "ml"),
+                          add("ld-linux-x86-64.so.2", "ld")};
+  add("cacert.pem", certificate);
+  add("id_rsa.py", "# no key");
+  add("libcudart.so.12", "runtime");
+  write_the_map();
+  const auto made = pack();
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(sorted_packed(), (Strings{"cacert.pem", "id_rsa.py", "libcudart.so.12"}));
+  for (const char* why : {"others may not read", "passwords", "private keys", "libc", "GPU"})
+    EXPECT_THAT(made.err, HasSubstr(why));
+  const auto bytes = value_or_throw(read_file(bundle_));
+  EXPECT_EQ(bytes.find("machine x"), bytes.npos);
+  ASSERT_EQ(pack({"--include", tree_ + "/.netrc", "--include", tree_ + "/x/"}).status, 0);
+  EXPECT_THAT(packed(), AllOf(::testing::Contains(".netrc"), ::testing::Contains("x/.git/config"),
+                              Not(::testing::Contains("server.pem"))));
+  ASSERT_EQ(pack({"--include", tree_}).status, 0);
+  EXPECT_EQ(packed().size(), secret.size() + 3);
+}
+
+TEST_F(Pack, names_a_file_that_has_changed_or_gone_and_leaves_the_old_bundle) {
+  const auto path = add("a.py", "text");
+  add("b.py", "more");
+  write_the_map();
+  write_text(bundle_, "old");
+  const auto fails = [&](const std::string& why) {
+    const auto made = pack();
+    EXPECT_NE(made.status, 0);
+    EXPECT_THAT(made.err, AllOf(HasSubstr("a.py"), HasSubstr(why)));
+    EXPECT_EQ(value_or_throw(read_file(bundle_)), "old");
+    for (const auto& entry : fs::directory_iterator(dir_.path()))
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr(".new-")));
+  };
+  write_text(path, "other size");
+  fails("has changed");
+  write_text(path, "test");  // the same size, another time
+  fails("has changed");
+  fs::remove(path);
+  fails("No such file");
+  fs::create_symlink("/etc/passwd", path);
+  fails("changed");
+}
+
+TEST_F(Pack, of_a_full_disk_says_so_and_leaves_nothing) {
+  if (::geteuid() != 0) HEDDLE_SKIP("mounts a tmpfs");
+  add("big", some_bytes(4'000'000, 4));
+  write_the_map();
+  fs::create_directory(dir_ / "small");
+  const auto script =
+      "mount -t tmpfs -o size=512k none \"$1\" && \"$2\" pack \"$3\" -o \"$1/b\"; "
+      "status=$?; ls -A \"$1\"; exit $status";
+  const auto made =
+      run({"unshare", "-m", "sh", "-c", script, "sh", dir_ / "small", resolve_, map_});
+  EXPECT_NE(made.status, 0);
+  EXPECT_THAT(made.err, HasSubstr("No space left on device"));
+  EXPECT_EQ(made.out, "");
+}
+
+TEST_F(Pack, verify_names_each_damaged_frame) {
+  add("big", some_bytes(6'000'000, 4));
+  write_the_map();
+  ASSERT_EQ(pack().status, 0);
+  const auto bundle = value_or_throw(MapReader::open(bundle_)).bundle();
+  const auto file = value_or_throw(open_file(bundle_, O_RDWR));
+  for (const std::size_t number : {1, 3})
+    ASSERT_EQ(
+        ::pwrite(file.get(), "damage", 6, static_cast<off_t>(bundle->frames[number].offset + 1000)),
+        6);
+  const auto checked = run({resolve_, "verify", bundle_});
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_THAT(checked.out, AllOf(HasSubstr("frame 1: "), HasSubstr("frame 3: "),
+                                 HasSubstr("4 of 6 frames are as they were packed")));
+}
+
+TEST_F(Pack, refuses_what_is_no_map_or_no_bundle) {
+  add("a", "a");
+  write_the_map();
+  EXPECT_THAT(run({resolve_, "pack", "--list", map_}).err, HasSubstr("not a heddle bundle"));
+  write_text(dir_ / "text", "text");
+  EXPECT_NE(run({resolve_, "pack", dir_ / "text", "-o", bundle_}).status, 0);
+  EXPECT_EQ(run({resolve_, "pack", map_}).status, 2);
+  EXPECT_EQ(run({resolve_, "pack", map_, "--list", "-o", bundle_}).status, 2);
+  EXPECT_NE(run({resolve_, "pack", map_, "-o", dir_.path()}).status, 0);
+  EXPECT_FALSE(fs::exists(bundle_));
+}
+
+}  // namespace
+}  // namespace heddle::test
