@@ -187,14 +187,11 @@ AppSetup GuidedRun::setup(Counters& counters) const {
       return cover_with_trees(mount_point_, trees_);
     };
   } else if (!direct()) {
-    setup.mount = [this] {
-      return mount_privately(
-          mount_point_, trees_.empty() ? Writes::refused_by_kernel : Writes::refused_by_daemon);
-    };
+    setup.mount = [this] { return mount_privately(mount_point_); };
     setup.enter = [this]() -> Result<void> {
       // A cold mount is only slower.
       if (warm_up(mount_point_)) (void)start_prefetch(mount_point_, kDefaultPrefetch, ::getpid());
-      return cover_with_trees(mount_point_, trees_);
+      return {};
     };
   }
   setup.before_exec = [&counters] {
@@ -216,9 +213,12 @@ Result<void> GuidedRun::take_lease() {
     mount_point_ = lease_->mount_point();
     return {};
   }
-  // Kernels before Linux 5.2 cannot copy a mount: APP's process mounts by itself.
-  if (via_ == Via::private_mount && !blocks_every_mount(lease.error())) return {};
-  return fail(std::move(lease.error()));
+  // Kernels before Linux 5.2 cannot copy a mount: APP's process mounts by itself, and nothing over
+  // other paths.
+  if (via_ != Via::private_mount || blocks_every_mount(lease.error()))
+    return fail(std::move(lease.error()));
+  if (!trees_.empty()) return fail(std::move(lease.error()).because(Cause::tree));
+  return {};
 }
 
 Result<void> GuidedRun::start_learning() {
@@ -393,12 +393,13 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       passed_over.push_back(reason);
       way = run.blocks_every_mount(error) ? ways.end() - 1 : way + 1;
     }
-    if (!retries && *way == Via::direct)
-      warn(Error("", passed_over.back(), "continuing without a mount", hint));
-    else if (had_trees)
+    if (*way == Via::direct) {
+      warn(Error("", reason, "continuing without a mount", hint));
+      // The daemon of a failed way may still remove the first one. This way needs no map.
+      work = TRY(make_work_dir());
+    } else if (had_trees) {
       say_no_trees();
-    // The daemon of a failed way may still remove the first one.
-    work = TRY(make_work_dir());
+    }
   }
 }
 

@@ -122,7 +122,7 @@ std::string cache_key(const GenOptions& options, const AppInputs& inputs,
     words.insert(words.end(), list->begin(), list->end());
   }
   words.push_back(options.python);
-  for (const char* name : {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "HOME", "TMPDIR"})
+  for (const char* name : {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "HOME"})
     words.push_back(Environment().get(name).value_or(""));
   for (const auto& root : inputs.roots) words.push_back(root.path);
   Encoder coder;

@@ -416,6 +416,32 @@ TEST_P(PythonOfUsers, killed_fs_gen_leaves_nothing) {
   EXPECT_THAT(ours.out, HasSubstr("gone"));
 }
 
+TEST_P(PythonOfUsers, what_is_left_out_of_a_tree_is_the_original) {
+  const auto ours = sh(
+      "mkdir -p $OUT/lib/data $OUT/lib/closed && cd $OUT/lib && touch thing.py && mkfifo pipe && "
+      "chmod 000 closed && cd / && $FS_GEN -q --json $OUT/r.json --tree $OUT/lib --tree-exclude "
+      "$OUT/lib/data /bin/sh -c 'cd $OUT/lib; echo data > data/new; cat data/new; "
+      "(echo piped > pipe &); cat pipe; ls closed 2>&1 | grep -o denied; "
+      "touch new 2>&1 | grep -o Read-only'; ls $OUT/lib/data");
+  EXPECT_EQ(ours.out, GetParam().uid == 0 ? "data\npiped\nRead-only\nnew\n"
+                                          : "data\npiped\ndenied\nRead-only\nnew\n")
+      << ours.err;
+  EXPECT_EQ(world_->report("r.json")["first_refused"], world_->dir() / "out/lib/new");
+  (void)sh("chmod 700 $OUT/lib/closed");
+}
+
+TEST_P(PythonOfUsers, tree_that_cannot_be_placed_does_not_stop_the_run) {
+  UserWorld::World world;
+  world.uid = GetParam().uid;
+  world.forbidden = {"open_tree"};  // as before Linux 5.2
+  const auto ours = world_->sh(world, "cd $OUT; $FS_GEN -q --json $OUT/r.json" + kImport);
+  EXPECT_EQ(ours.out, "/usr/lib/python3.11/json/__init__.py\n") << ours.err;
+  EXPECT_THAT(ours.err, HasSubstr("continuing without directory trees"));
+  EXPECT_TRUE(world_->report("r.json")["trees"].empty());
+  EXPECT_EQ(world_->report("r.json")["via"],
+            GetParam().uid == 0 ? "mount namespace" : "user namespace");
+}
+
 TEST_P(PythonOfUsers, run_is_the_same_and_has_trees) {
   const auto ours = sh("cd $OUT; $FS_GEN -q --json $OUT/r.json" + kImport);
   EXPECT_EQ(ours.out, "/usr/lib/python3.11/json/__init__.py\n") << ours.err;
