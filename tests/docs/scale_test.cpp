@@ -80,7 +80,7 @@ TEST_F(Scale, constants_are_those_of_the_kept_run) {
   for (const auto& [name, constant] : constants_) {
     if (constant.kind != "measured" || !constant.source.starts_with("python.")) continue;
     // A figure, or one divided by a number: `python.copper.8.seconds / 8`.
-    const auto words = constant.source.substr(0, constant.source.find(' '));
+    const auto words = constant.source.substr(0, constant.source.find_first_of(" ,"));
     const auto slash = constant.source.find(" / ");
     const double divisor =
         slash == std::string::npos ? 1 : std::stod(constant.source.substr(slash + 3));
