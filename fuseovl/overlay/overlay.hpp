@@ -80,6 +80,7 @@ struct OverlayContent {
   Tree tree;
   ObjectFiles files;
   std::unique_ptr<TreeFiles> trees = std::make_unique<TreeFiles>();
+  std::shared_ptr<BundleFrames> bundle;  ///< null: there is none
   std::vector<OwnFile> own;  ///< by Tree::own()
   StatsFacts facts;
   timespec made{};  ///< time of directories and of files without an origin

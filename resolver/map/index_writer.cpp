@@ -158,10 +158,11 @@ class IndexBuilder {
       entry.search_path |= ours.search_path;  // equal but for the lowest bit
     };
     for (std::size_t i = 0; i < content_.programs.size(); ++i) {
-      if (!in_.programs[i]) continue;
+      const auto inside = stamp_in_tree(content_.programs[i].object);
+      if (!in_.programs[i] && !inside) continue;
       Entry ours = entry_of(content_.programs[i]);
-      if (const auto inside = stamp_in_tree(content_.programs[i].object)) add(*inside, ours);
-      add(*in_.programs[i], std::move(ours));
+      if (inside) add(*inside, ours);
+      if (in_.programs[i]) add(*in_.programs[i], std::move(ours));
     }
 
     std::vector<Program> programs;
@@ -257,9 +258,9 @@ class IndexBuilder {
       if (!is_plain_name(target) || target.size() >= PATH_MAX) continue;
       if (is_plain_name(name) && !loader.is(name, object) && name != target)
         out.targets.emplace(name, Target(target, origin));
-      if (object >= in_.objects.size() || !in_.objects[object] || loader.is(origin, object))
-        continue;
-      out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
+      if (loader.is(origin, object)) continue;
+      if (object < in_.objects.size() && in_.objects[object])
+        out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
       if (const auto inside = stamp_in_tree(object))
         out.files.emplace(key_of(*inside), Target(target, origin));
     }
