@@ -45,6 +45,7 @@ struct Command {
   std::string into;  ///< its root; empty: a map for this machine's own programs
   std::vector<std::string> programs;
   std::string mount_point = "/dev/heddle";
+  std::string path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
   std::string library_path;
   std::string preload;
   std::vector<std::string> roots;

@@ -53,6 +53,9 @@ void add_build(CLI::App& sub, Command& command) {
       sub.add_option("--at", command.mount_point, "With --into: where the map will be mounted")
           ->type_name("DIR")
           ->capture_default_str(),
+      sub.add_option("--path", command.path, "With --into: the container's PATH")
+          ->type_name("DIRS")
+          ->capture_default_str(),
       sub.add_option("--library-path", command.library_path,
                      "With --into: the container's LD_LIBRARY_PATH")
           ->type_name("DIRS"),
