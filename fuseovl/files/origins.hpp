@@ -38,7 +38,7 @@ struct Origin : FileStatus {
   bool usable = false;     ///< false: missing or unreadable
   bool as_mapped = false;  ///< the content is the map's
   bool in_bundle = false;
-  ContentHash hash;        ///< of content that is the map's; zeros: unknown, or in the bundle
+  ContentHash hash;  ///< of content that is the map's; zeros: unknown, or in the bundle
 };
 
 /// One file that differs from the map.
@@ -71,8 +71,8 @@ enum class Compare : std::uint8_t {
 /// limit) are drifts. Of the files that are in `bundle` only programs are looked at, to know which
 /// file a process runs.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
-                     std::chrono::milliseconds limit = kOriginTimeout,
-                     Compare how = Compare::stamp, const BundleIndex* bundle = nullptr);
+                     std::chrono::milliseconds limit = kOriginTimeout, Compare how = Compare::stamp,
+                     const BundleIndex* bundle = nullptr);
 
 enum class MayBlock : bool { no, yes };
 

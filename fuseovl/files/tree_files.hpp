@@ -34,10 +34,10 @@ struct ServedTree {
 void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds limit,
                      Origins& found);
 
-/// The files of the map's trees while the mount stands: in the bundle, else the originals. A file is opened when it is first read. One
-/// that is not the map's (size, mtime), or no longer the one that this mount opened before, answers
-/// EIO from then on. Safe for many threads; forked processes share the findings, and each has its
-/// own open files.
+/// The files of the map's trees while the mount stands: in the bundle, else the originals. A file
+/// is opened when it is first read. One that is not the map's (size, mtime), or no longer the one
+/// that this mount opened before, answers EIO from then on. Safe for many threads; forked processes
+/// share the findings, and each has its own open files.
 ///
 /// Origins may be slow and must not be asked twice. A directory costs one lookup, as its descriptor
 /// is kept; a file one lookup, an open and a read for each MiB. The kernel asks for 128 KiB at a
@@ -98,7 +98,7 @@ class TreeFiles {
 
   std::vector<ServedTree> trees_;
   std::shared_ptr<BundleFrames> frames_;  ///< null: there is no bundle
-  std::vector<Seen> seen_;  ///< by tree, node
+  std::vector<Seen> seen_;                ///< by tree, node
   Shared<Counters> counters_;
   std::unique_ptr<Directories> directories_;
   std::unique_ptr<OpenFiles> open_;

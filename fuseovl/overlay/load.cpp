@@ -154,8 +154,8 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   auto descriptors = raise_fd_limit();
   const auto for_trees = trees.empty() ? 0 : std::min(descriptors / 2, kMostForTrees);
   descriptors -= std::min(descriptors, for_trees + trees.size());
-  Origins origins = open_origins(content, descriptors, options.origin_timeout, Compare::stamp,
-                                 bundle.get());
+  Origins origins =
+      open_origins(content, descriptors, options.origin_timeout, Compare::stamp, bundle.get());
   // A bundle serves its files without the originals.
   Origins missing;
   open_tree_roots(trees, options.origin_timeout, bundle ? missing : origins);

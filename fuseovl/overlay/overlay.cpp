@@ -221,6 +221,11 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     fuse_reply_err(request, ENAMETOOLONG);
     return;
   }
+  // A bundle is read ahead by its own order. The prefetch's, by size, would decode frames again.
+  if (parent == Tree::kOwnDirectory && name == kBeginsName && content_.bundle) {
+    fuse_reply_err(request, EOPNOTSUPP);
+    return;
+  }
   if (parent == Tree::kOwnDirectory) {
     if (name == kBeginsName) state_->prefetch = ServingState::Prefetch::running;
     if (name == kDoneName) state_->prefetch = ServingState::Prefetch::done;
@@ -383,9 +388,9 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
       const auto bytes = node.hole ? 0 : up_to(node.size, size, offset);
       if (bytes == 0) return reply_bytes(request, {});
       const bool is_in_bundle = files.is_in_bundle(place.tree, place.node);
-      reply_read(request,
-                 is_in_bundle ? bundle_lane : content_.files.lane_count() + place.tree,
-                 is_in_bundle ? content_.bundle->path() : files.trees()[place.tree].path, bytes, [&files, place, offset](std::span<char> into, MayBlock block) {
+      reply_read(request, is_in_bundle ? bundle_lane : content_.files.lane_count() + place.tree,
+                 is_in_bundle ? content_.bundle->path() : files.trees()[place.tree].path, bytes,
+                 [&files, place, offset](std::span<char> into, MayBlock block) {
                    return files.read(place.tree, place.node, into, offset, block);
                  });
     }

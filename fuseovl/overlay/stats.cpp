@@ -122,8 +122,8 @@ std::string Overlay::stats_text() const {
     out["bundle"] = {{"frames", content_.bundle->index().frames.size()},
                      {"decoded", counters.decoded.load()},
                      {"decoded_again", counters.again.load()},
-                     {"reads", counters.reads.load()},
-                     {"bytes_read", counters.bytes.load()},
+                     {"frame_reads", counters.reads.load()},
+                     {"frame_bytes", counters.bytes.load()},
                      {"bad", counters.bad.load()}};
   }
   const TreeFiles& trees = *content_.trees;

@@ -109,8 +109,7 @@ class NodeService : public MountServer {
       return fail(file.path, "cannot use", "it is not the requested map");
     auto reader = TRY(file.read());
     const auto content = TRY(reader.read_all());
-    const auto origins =
-        open_origins(content, 0, limit, Compare::stamp, reader.bundle().get());
+    const auto origins = open_origins(content, 0, limit, Compare::stamp, reader.bundle().get());
     if (origins.drifts.empty()) return {};
     // A file that differs is reported before one that does not answer.
     for (const auto& drift : origins.drifts)
