@@ -148,7 +148,7 @@ AppEnd learn(const GenOptions& options, const std::string& app_path,
     return end.status == exit_done ? AppEnd{exit_failure} : end;
   }
   std::size_t names = 0;
-  for (const auto& [path, program] : *learned) names += program.libraries.size();
+  for (const auto& [path, libraries] : *learned) names += libraries.size();
   if (!options.quiet)
     say(fmt::format("{}: {} program{}, {} names learned in this run",
                     escape_for_terminal(map->path), map->content.programs.size(),
@@ -175,8 +175,11 @@ std::string plain_key(const GenOptions& o, const std::string& app_path) {
   std::vector<std::string> words = o.command;
   words.push_back(std::filesystem::absolute(app_path, error).string());
   words.push_back(std::filesystem::current_path(error).string());
-  for (const auto* list : {&o.slow, &o.fast}) words.insert(words.end(), list->begin(), list->end());
-  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES"})
+  for (const auto* list : {&o.slow, &o.fast, &o.trees, &o.tree_excludes})
+    words.insert(words.end(), list->begin(), list->end());
+  words.push_back(o.python);
+  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES",
+                           "PYTHONPATH", "PYTHONHOME"})
     words.push_back(Environment().get(name).value_or(""));
   Encoder coder;
   coder(words);
@@ -191,30 +194,40 @@ AppEnd become_app(const GenOptions& options, const std::string& app_path) {
 
 /// Resolving the programs of a test suite would take longer than they save.
 constexpr std::size_t kMostPrograms = 256;
+constexpr std::size_t kMostLibraries = 4096;  // of one program
 
 LearnedRun merged(LearnedRun all, const LearnedRun& more) {
   for (const auto& [program, found] : more) {
     if (all.size() >= kMostPrograms && !all.contains(program)) continue;
     auto& known = all[program];
-    for (const auto& [name, path] : found.libraries) known.libraries.insert_or_assign(name, path);
-    known.ambiguous.insert(found.ambiguous.begin(), found.ambiguous.end());
-    for (const auto& name : known.ambiguous) known.libraries.erase(name);
+    for (const auto& library : found)
+      if (known.size() < kMostLibraries) known.insert(library);
   }
   return all;
+}
+
+/// Without programs and libraries that are gone or too young for the cache: temporary ones.
+LearnedRun settled(const LearnedRun& run) {
+  LearnedRun out;
+  const auto now = realtime_ns();
+  for (const auto& [program, libraries] : run) {
+    if (!is_settled(program, now)) continue;
+    auto& kept = out[program];
+    for (const auto& library : libraries)
+      if (is_settled(library.path, now)) kept.insert(library);
+  }
+  return out;
 }
 
 /// Whether `found` has a program or library that is neither in the map nor learned before.
 bool has_new(const LearnedRun& found, const LearnedRun& known, const MapContent& content) {
   return std::ranges::any_of(found, [&](const auto& entry) {
-    const auto& [path, program] = entry;
+    const auto& [path, libraries] = entry;
     const auto before = known.find(path);
     if (before == known.end())
-      return !program.libraries.empty() ||
+      return !libraries.empty() ||
              std::ranges::find(content.programs, path, &MapProgram::path) == content.programs.end();
-    return std::ranges::any_of(program.libraries, [&](const auto& library) {
-      return !before->second.libraries.contains(library.first) &&
-             !before->second.ambiguous.contains(library.first);
-    });
+    return !std::ranges::includes(before->second, libraries);
   });
 }
 
@@ -226,8 +239,8 @@ bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& d
     return true;
   SlowFiles files(options.slow, options.fast);
   for (const auto& [program, found] : done.learned_run)
-    for (const auto& [name, path] : found.libraries)
-      if (files.speed_of(directory_of(path)).slow) return true;
+    for (const auto& library : found)
+      if (files.speed_of(directory_of(library.path)).slow) return true;
   return std::ranges::any_of(map.content.programs,
                              [](const MapProgram& program) { return program.probes_unguided > 0; });
 }
@@ -239,14 +252,18 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
     if (!plain.empty()) cache.mark_plain(plain, app_path);
     return;
   }
-  if (!options.learns || !has_new(done.learned_run, map.learned, map.content)) return;
+  if (!options.learns) return;
+  const auto found = settled(done.learned_run);
+  if (!has_new(found, map.learned, map.content)) return;
   // Of a job's ranks one does it. No entry: a file is too young.
   const auto lock = cache.lock(map.key, std::chrono::milliseconds(0));
   bool valid = false;
   const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
-  if (!valid || !has_new(done.learned_run, now->learned, map.content)) return;
-  const auto learned = merged(now->learned, done.learned_run);
-  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned);
+  if (!valid || !has_new(found, now->learned, map.content)) return;
+  const auto learned = merged(now->learned, found);
+  if (learned != now->learned)
+    (void)prepare_map(options, app_path, "", &cache, learned,
+                      AppTrees{map.content.trees, map.tree_notes, {}});
 }
 
 /// `--explain`.
@@ -265,10 +282,16 @@ AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain) {
   for (const auto& program : map.content.programs)
     if (&program != app) out += "also guided: " + escape_for_terminal(program.path) + "\n";
   for (const auto& line : map.speeds) out += "files: " + escape_for_terminal(line) + "\n";
+  for (const auto& tree : places_of(map.content.trees))
+    out += fmt::format("tree: {}: {} names{}\n", escape_for_terminal(tree.path), tree.entries,
+                       tree.holes.empty() ? "" : fmt::format(", {} left out", tree.holes.size()));
+  for (const auto& note : map.tree_notes) out += "trees: " + escape_for_terminal(note) + "\n";
   if (options.may_go_direct())
-    out += map.mount ? "mount: yes, serving " +
-                           std::string(map.serve == "all" ? "all files" : "the remote files") + "\n"
-                     : "mount: no, no file is on a slow file system\n";
+    out += !map.mount ? "mount: no, no file is on a slow file system\n"
+           : !map.slow_libraries
+               ? "mount: yes, for the trees\n"
+               : "mount: yes, serving " +
+                     std::string(map.serve == "all" ? "all files" : "the remote files") + "\n";
   value_or_throw(write_all(STDOUT_FILENO, out, "stdout"));
   return {};
 }
@@ -293,7 +316,11 @@ bool can_do_without(const GenOptions& o) {
 AppEnd run(const GenOptions& options, OutputFile* json) {
   auto app_path = find_program(options.command[0]);
   if (!app_path) return {report_exec_failure(options.command[0], app_path.error().code())};
-  if (Environment().get("HEDDLE") == "off") return become_app(options, *app_path);
+  if (Environment().get("HEDDLE") == "off" && !options.explain) {
+    if (!options.out.empty() || !options.json_file.empty() || options.compare_runs > 0)
+      warn("HEDDLE=off: --out, --learn, --json and --compare do nothing");
+    return become_app(options, *app_path);
+  }
   if (options.learn && options.learn_log.empty())
     return learn(options, *app_path, [&](const GenOptions& once) { return run(once, json); });
   const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;

@@ -88,9 +88,10 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
   return true;
 }
 
-const char* IndexView::target(const char* name) const {
+const char* IndexView::target(const char* name, const char* caller) const {
   if (!buckets_) return nullptr;
-  const std::uint64_t hash = index_format::fnv1a(name, length(name));
+  std::uint64_t hash = index_format::fnv1a(name, length(name));
+  if (caller) hash = index_format::fnv1a(caller, length(caller), index_format::fnv1a("", 1, hash));
   // A damaged table may have no empty bucket.
   for (std::uint64_t step = 0; step <= mask_; ++step) {
     const Bucket& bucket = buckets_[(hash + step) & mask_];
@@ -98,6 +99,8 @@ const char* IndexView::target(const char* name) const {
     if (bucket.name_hash != hash) continue;
     const char* text = string_at(bucket.name_offset);
     if (!text || !equal(text, name)) continue;
+    const char* rest = string_at(std::uint64_t{bucket.name_offset} + length(text) + 1);
+    if (caller && !(rest && equal(rest, caller))) continue;
     return path_at(bucket.target_offset);
   }
   return nullptr;
@@ -110,7 +113,7 @@ const char* IndexView::target_of_file(std::uint64_t dev, std::uint64_t ino,
 }
 
 const char* IndexView::original(const char* target) const {
-  if (target < bytes_ || target >= bytes_ + size_) return nullptr;
+  if (!owns(target)) return nullptr;
   return path_at(static_cast<std::uint32_t>(target - bytes_ + length(target) + 1));
 }
 

@@ -11,7 +11,7 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 5;
+inline constexpr std::uint32_t kVersion = 6;
 
 struct Header {
   char magic[8];
@@ -54,8 +54,9 @@ struct File {
 
 /// name_offset 0: empty, the search for a name ends here.
 struct Bucket {
-  std::uint64_t name_hash;  ///< FNV-1a 64 of the name
-  std::uint32_t name_offset;
+  /// FNV-1a 64 of the name; of one that guides a single caller, of the name, a NUL and the caller.
+  std::uint64_t name_hash;
+  std::uint32_t name_offset;  ///< behind the name's NUL then is the caller
   /// The absolute path ld.so is sent to. The string behind it is the file's original path, empty
   /// where that is the same.
   std::uint32_t target_offset;

@@ -66,6 +66,16 @@ std::vector<bool> direct_objects(const IndexInput& input) {
         if (requester != by_path.end()) at = requester->second;
       }
     }
+    // What a library that was opened at run time needs may be left to ld.so.
+    std::set<ObjectId> at_start;
+    for (const MapLibrary& library : program.libraries) at_start.insert(library.object);
+    for (const auto& [name, id] : program.guided) {
+      const MapObject& object = content.objects[id];
+      if (at_start.contains(id) || !has_own_origin(object)) continue;
+      if (!std::ranges::all_of(object.needed,
+                               [&](const auto& need) { return find_name(program.guided, need); }))
+        direct[id] = true;
+    }
   }
   return direct;
 }
@@ -256,7 +266,8 @@ class IndexBuilder {
       const std::string& target = target_of(program, object);
       const std::string& origin = content_.objects[object].path;
       if (!is_plain_name(target) || target.size() >= PATH_MAX) continue;
-      if (is_plain_name(name) && !loader.is(name, object) && name != target)
+      const auto requested = std::string_view(name).substr(0, name.find('\0'));
+      if (is_plain_name(requested) && !loader.is(requested, object) && name != target)
         out.targets.emplace(name, Target(target, origin));
       if (loader.is(origin, object)) continue;
       if (object < in_.objects.size() && in_.objects[object])

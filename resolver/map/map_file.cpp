@@ -98,7 +98,11 @@ Result<void> check_program(const MapProgram& program, const MapContent& content)
   if (!std::ranges::all_of(program.libraries, is_object, &MapLibrary::object))
     return broken("program", program.path, "has a library that is no object");
   return check_list("guided name", program.guided, content.objects.size(),
-                    [](std::string_view name) { return !name.empty() && !has_nul(name); });
+                    [](std::string_view name) {
+                      const auto end = name.find('\0');
+                      const auto caller = name.substr(end == name.npos ? name.size() : end + 1);
+                      return !name.empty() && end != 0 && (caller.empty() || is_absolute(caller));
+                    });
 }
 
 /// The key of the directory that holds `path`; empty: the root.
