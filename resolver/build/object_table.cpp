@@ -163,7 +163,7 @@ std::pair<ObjectId, bool> ObjectTable::place(const std::string& path, FileId id)
 }
 
 void ObjectTable::add_paths(Entry& entry, const std::string& path, FileId id) {
-  prepare({path});
+  if (!spelled_.contains(path)) prepare({path});
   for (const auto& spelling : spelled_.at(path)) {
     insert_sorted(entry.paths, spelling);
     const fs::path full(spelling);
