@@ -27,6 +27,7 @@ std::string contradiction(const GenOptions& o, const std::vector<std::string>& c
   if (!o.stage.empty() && o.via == Via::direct)
     return "--stage: needs a mount: not allowed with --via direct";
   if (!o.stage_budget.empty() && o.stage.empty()) return "--budget: needs --stage";
+  if (!o.fallback.empty() && o.map.empty()) return "--fallback: needs --map BUNDLE";
   if (!o.map.empty() && !o.out.empty())
     return "--out: not allowed with --map, which resolves nothing";
   const bool wants_trees = !o.trees.empty() || !o.tree_excludes.empty() || o.python != "auto";
@@ -80,6 +81,7 @@ std::vector<std::string> mount_options(const GenOptions& options, const std::str
   std::vector<std::string> out{"--serve", serve.empty() ? "all" : serve};
   if (!options.stage.empty()) out.insert(out.end(), {"--stage", options.stage});
   if (!options.stage_budget.empty()) out.insert(out.end(), {"--budget", options.stage_budget});
+  if (!options.fallback.empty()) out.insert(out.end(), {"--fallback", options.fallback});
   return out;
 }
 
@@ -96,6 +98,9 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   app.set_version_flag("--version", "fs-gen (heddle) " HEDDLE_VERSION);
   app.add_option("--map", out.map, "Use this map (made by fs-resolve build); resolve nothing")
       ->type_name("MAP");
+  app.add_option("--fallback", out.fallback,
+                 "With a bundle: another copy of it, read where the first is damaged")
+      ->type_name("BUNDLE");
   app.add_option("--out", out.out, "Keep the map of this run here")->type_name("MAP");
   app.add_flag("--learn", out.learn,
                "Add the programs and dlopened libraries of this run to the map of --out");
@@ -178,6 +183,7 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   out.command = std::move(split.command);
   // The daemon's working directory is `/`.
   if (!out.stage.empty()) out.stage = std::filesystem::absolute(out.stage).string();
+  if (!out.fallback.empty()) out.fallback = std::filesystem::absolute(out.fallback).string();
   const auto add_site = [](const char* variable, std::vector<std::string>& list) {
     const char* value = std::getenv(variable);
     std::istringstream words(value ? value : "");

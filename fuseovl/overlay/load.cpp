@@ -12,6 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "fuseovl/files/map_signature.hpp"
 #include "resolver/map/index_format.hpp"
 #include "resolver/map/served_names.hpp"
 
@@ -117,6 +118,22 @@ OwnFile own_file(std::string bytes, const timespec& made) {
   return {std::make_shared<const std::string>(std::move(bytes)), made};
 }
 
+/// The bundle that is mounted, and its other copy if that can be used.
+std::vector<BundleSource> bundle_sources(MapFile map, const ContentHash& id,
+                                         const LoadOptions& options) {
+  std::vector<BundleSource> out;
+  out.push_back({std::move(map.bundle), std::move(map.path)});
+  if (options.fallback.empty()) return out;
+  auto other = MapFile::find(options.fallback, options.origin_timeout);
+  const auto reader = other ? other->read() : fail(other.error());
+  if (reader && other->bundle && reader->id() == id)
+    out.push_back({std::move(other->bundle), std::move(other->path)});
+  else
+    warn(Error(options.fallback, "is not used where the bundle is damaged",
+               reader ? "it is another bundle" : reader.error().message()));
+  return out;
+}
+
 /// Of the hard limit, so many descriptors may be open for the files of trees.
 constexpr std::size_t kMostForTrees = 4096;
 
@@ -133,14 +150,17 @@ std::vector<gid_t> supplementary_groups() {
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
   auto map = TRY(options.map_fd >= 0 ? MapFile::of(options.map_fd, options.origin_timeout)
                                      : MapFile::find(options.map_path, options.origin_timeout));
-  TRY(check_map_owner(map.status, options.map_path));
-  if (options.map_fd < 0) TRY(check_map_path(options.map_path));
+  if (options.signers.empty()) {
+    TRY(check_map_owner(map.status, options.map_path));
+    if (options.map_fd < 0) TRY(check_map_path(options.map_path));
+  }
   OverlayContent out;
   MapContent content;
   std::vector<ServedTree> trees;
   std::shared_ptr<const BundleIndex> bundle;
   {
     auto reader = TRY(map.read());
+    if (!options.signers.empty()) TRY(check_signature(map.path, reader.id(), options.signers));
     bundle = reader.bundle();
     content = TRY(reader.read_all());
     for (const auto& [path, index] : TRY(reader.trees()))
@@ -200,8 +220,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.files = ObjectFiles(std::move(origins), std::move(paths));
   out.trees = std::make_unique<TreeFiles>(std::move(trees), for_trees);
   if (bundle) {
-    std::vector<BundleSource> sources;
-    sources.push_back({std::move(map.bundle), map.path});
+    auto sources = bundle_sources(std::move(map), bundle->id, options);
     out.bundle = std::make_shared<BundleFrames>(std::move(sources), std::move(bundle));
     out.files.from_bundle(out.bundle);
     out.trees->from_bundle(out.bundle);

@@ -21,6 +21,8 @@ struct LoadOptions {
   std::string mount_point;  ///< where programs see the mount, for the index
   /// Earlier maps of this mount point, the latest first.
   std::vector<PreviousMap> previous;
+  std::string signers;   ///< check_signature()'s, in place of the owner; empty: the owner counts
+  std::string fallback;  ///< another copy of the bundle, read where the first is damaged
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
   OnChange on_change = OnChange::keep;

@@ -100,6 +100,12 @@ void declare(CLI::App& app, Arguments& a) {
                      kOriginTimeout.count()))
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("SECONDS");
+  app.add_option("--fallback", s.load.fallback,
+                 "Another copy of the bundle, read where the first is damaged")
+      ->type_name("BUNDLE");
+  app.add_option("--signers", s.load.signers,
+                 "Mount only what a key of this file has signed (MAP.sig); then it may be anyone's")
+      ->type_name("FILE");
   app.add_option("--log", s.log_path, "File for the daemon's messages (default: discarded)")
       ->type_name("FILE");
   // Flags, so that DIR behind them is a positional argument.
@@ -194,6 +200,8 @@ int mount_device(const MountSettings& s) {
 int run(Arguments& a) {
   auto& s = a.settings;
   make_absolute(s.load.stage.directory);
+  make_absolute(s.load.signers);
+  make_absolute(s.load.fallback);
   if (s.keep) a.modes.push_back(Mode::keep);
   if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
   const Mode mode = a.modes.empty() ? Mode::mount : a.modes.front();
@@ -207,6 +215,8 @@ int run(Arguments& a) {
     return usage(
         "give MAP and DIR, or --reload, -u or --stats and DIR, or --verify DIR|MAP, or --node");
   const std::string& one = s.load.map_path;
+  if (!s.load.signers.empty() && mode != Mode::mount && mode != Mode::reload)
+    return usage("--signers is for a mount or --reload");
   switch (mode) {
     case Mode::unmount:
       return status_of(unmount(one, a.lazy));

@@ -139,6 +139,26 @@ TEST_F(BundleMount, a_damaged_frame_is_read_from_the_originals_else_an_error) {
   EXPECT_EQ(value_or_throw(read_file(mount / ".t/0/pkg7/mod.py")), files_["pkg7/mod.py"]);
 }
 
+TEST_F(BundleMount, a_damaged_frame_is_read_from_the_other_copy) {
+  pack();
+  hide_origin();
+  fs::copy_file(bundle_, dir_ / "copy");
+  damage("big.bin", 2'000'000);
+  {
+    const Mount mount(bundle_, dir_ / "mnt", {"--fallback", dir_ / "copy"});
+    EXPECT_EQ(wrong(mount), "");
+    EXPECT_EQ(mount.stat_number("bad"), 0U);
+  }
+  for (const char* other : {"none", "app.map", "app.bundle.sig"}) {
+    if (other == std::string("app.bundle.sig")) write_text(dir_ / other, "text");
+    fs::create_directories(dir_ / "mnt");
+    const auto done = run({fs_mount(), "--fallback", dir_ / other, bundle_, dir_ / "mnt"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(done.err, HasSubstr("is not used where the bundle is damaged"));
+    run_checked({fs_mount(), "-u", dir_ / "mnt"});
+  }
+}
+
 TEST_F(BundleMount, cut_or_changed_while_mounted_gives_the_right_bytes_or_an_error) {
   pack();
   hide_origin();
@@ -225,6 +245,46 @@ TEST_F(BundleMount, that_others_may_write_or_that_is_cut_is_refused) {
   EXPECT_EQ(mounts_with(dir_ / "mnt"), 0U);
 }
 
+TEST_F(BundleMount, of_another_user_is_mounted_by_root_if_it_is_signed) {
+  if (::access("/usr/bin/ssh-keygen", X_OK) != 0) HEDDLE_SKIP("no ssh-keygen");
+  pack();
+  const auto key = [&](const std::string& name) {
+    run_checked({"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", dir_ / name});
+    return "release " + value_or_throw(read_file(dir_ / (name + ".pub")));
+  };
+  write_text(dir_ / "signers", key("ours"));
+  key("theirs");
+  const auto sign = [&](const std::string& name, const std::string& what) {
+    fs::remove(bundle_ + ".sig");
+    write_text(dir_ / "id", what + "\n");
+    run_checked({"ssh-keygen", "-q", "-Y", "sign", "-n", "heddle", "-f", dir_ / name, dir_ / "id"});
+    fs::rename(dir_ / "id.sig", bundle_ + ".sig");
+  };
+  ASSERT_EQ(::chown(bundle_.c_str(), 12345, 12345), 0);
+  fs::create_directory(dir_ / "mnt");
+  const auto refused = [&](const std::string& why) {
+    const auto done = run({fs_mount(), "--signers", dir_ / "signers", bundle_, dir_ / "mnt"});
+    EXPECT_NE(done.status, 0);
+    EXPECT_THAT(done.err, HasSubstr(why));
+  };
+  const auto id = value_or_throw(MapReader::open(bundle_)).id().hex();
+  refused("app.bundle.sig");
+  sign("theirs", id);
+  refused("no key of --signers");
+  sign("ours", std::string(64, 'a'));
+  refused("its signature is another one's");
+  write_text(bundle_ + ".sig", "text");
+  refused("no key of --signers");
+  sign("ours", id);
+  {
+    const Mount mount(bundle_, dir_ / "mnt", {"--signers", dir_ / "signers"});
+    EXPECT_EQ(wrong(mount), "");
+  }
+  EXPECT_NE(run({fs_mount(), bundle_, dir_ / "mnt"}).status, 0);
+  ASSERT_EQ(::chmod((dir_ / "signers").c_str(), 0666), 0);
+  refused("signers");
+}
+
 TEST_F(BundleMount, is_read_ahead_by_large_requests) {
   add("huge.bin", some_bytes(40'000'000, 5));
   MapMaker maker;
@@ -254,6 +314,39 @@ TEST_F(BundleMount, fs_gen_starts_a_program_whose_libraries_are_gone) {
     EXPECT_EQ(ran.status, 0) << ran.err;
     EXPECT_EQ(ran.out, farm.output) << ran.err;
   }
+}
+
+TEST_F(BundleMount, fs_gen_imports_python_packages_over_their_own_path) {
+  const std::string python = "/usr/bin/python3";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3");
+  const auto site = dir_ / "packages";
+  for (int i = 0; i < 30; ++i)
+    write_text(site + "/pkg" + std::to_string(i) + "/__init__.py",
+               "from . import part\nvalue = " + std::to_string(i) + "\n");
+  for (int i = 0; i < 30; ++i)
+    write_text(site + "/pkg" + std::to_string(i) + "/part.py", "def f(): return __file__\n");
+  const auto script = dir_ / "work/script.py";
+  write_text(script, "import sys\nsys.path.insert(0, " + ("'" + site + "'") +
+                         ")\n"
+                         "for i in range(30):\n"
+                         "  m = __import__(f'pkg{i}')\n"
+                         "  print(m.value, m.__file__, m.__cached__, m.part.f(), "
+                         "m.part.f.__code__.co_filename)\n");
+  const auto bare = run_checked({python, "-B", script});
+  run_checked({resolve_, "build", "-o", map_, "--tree", site, python});
+  pack();
+  EXPECT_THAT(run({resolve_, "pack", "--list", bundle_}).out, HasSubstr("/__pycache__/part."));
+  // Only what the bundle has.
+  fs::rename(site, site + ".gone");
+  fs::create_directory(site);
+  for (const Strings& more : {Strings{}, Strings{"--no-share"}}) {
+    const auto ran = run(Strings{gen_, "--map", bundle_} + more + Strings{"--", python, script},
+                         {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache")},
+                          .cwd = dir_ / "work"});
+    EXPECT_EQ(ran.status, 0) << ran.err;
+    EXPECT_EQ(ran.out, bare.out) << ran.err;
+  }
+  EXPECT_TRUE(fs::is_empty(site));
 }
 
 }  // namespace

@@ -166,6 +166,19 @@ TEST_F(Registry, serves_a_map_unchanged_and_damaged_ones_are_refused) {
   EXPECT_EQ(read_file(copy).value_or(""), old);
 }
 
+TEST_F(Registry, serves_a_bundle_unchanged) {
+  start();
+  const auto map = push_map("/maps/xz");
+  const auto bundle = dir_ / "a.bundle";
+  ASSERT_EQ(go({resolve_, "pack", map, "-o", bundle}).status, 0);
+  const auto pushed = go({resolve_, "push", bundle, host_ + "/bundles/xz:1"});
+  ASSERT_EQ(pushed.status, 0) << pushed.err;
+  const auto pulled = go({resolve_, "pull", host_ + "/bundles/xz:1", "-o", dir_ / "b.bundle"});
+  ASSERT_EQ(pulled.status, 0) << pulled.err;
+  EXPECT_EQ(read_file(dir_ / "b.bundle").value_or(""), read_file(bundle).value_or("x"));
+  EXPECT_EQ(go({resolve_, "verify", dir_ / "b.bundle"}).status, 0);
+}
+
 TEST_F(Registry, client_authenticates_by_the_credential_file) {
   // user:secret-word, by htpasswd -B.
   const auto passwords = run_checked({"/usr/bin/python3", "-W", "ignore", "-c",
