@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
-#include <regex>
 #include <system_error>
 
 #include "base/exit_code.hpp"
@@ -30,15 +29,19 @@ class UsageFormatter : public CLI::Formatter {
   }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     // `--unified{3}` has the value of a flag.
-    static const std::regex kValue(R"(\{[^}]*\})");
-    return std::regex_replace(CLI::Formatter::make_option_name(option, is_positional), kValue, "");
+    auto out = CLI::Formatter::make_option_name(option, is_positional);
+    for (auto at = out.find('{'); at != out.npos; at = out.find('{', at))
+      out.erase(at, out.find('}', at) + 1 - at);
+    return out;
   }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0 || option->get_positional()) return {};
     if (!option->get_option_text().empty()) return " " + option->get_option_text();
     // Checks append their description to the type: `N:INT in [1 - 64]`.
-    static const std::regex kCheck(R"(:((U?INT|FLOAT) in \[|\{|NONNEGATIVE|POSITIVE).*)");
-    const auto type = std::regex_replace(option->get_type_name(), kCheck, "");
+    auto type = option->get_type_name();
+    for (const char* check :
+         {":INT in [", ":UINT in [", ":FLOAT in [", ":{", ":NONNEGATIVE", ":POSITIVE"})
+      type.resize(std::min(type.find(check), type.size()));
     return type.empty() ? "" : " " + type;
   }
 

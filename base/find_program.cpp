@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #include "base/elf_file.hpp"
 #include "base/escape.hpp"
@@ -85,6 +86,22 @@ std::string script_interpreter(std::string_view bytes) {
   if (begin == bytes.npos) return {};
   constexpr std::string_view kEnds(" \t\n\0", 4);
   return std::string(bytes.substr(begin, bytes.find_first_of(kEnds, begin) - begin));
+}
+
+std::string env_program(std::string_view bytes) {
+  const auto interpreter = script_interpreter(bytes);
+  if (interpreter.substr(interpreter.rfind('/') + 1) != "env") return {};
+  constexpr std::string_view kEnds("\n\0", 2);
+  bytes = bytes.substr(0, std::min(kFirstLine, bytes.find_first_of(kEnds)));
+  std::istringstream words{std::string(bytes.substr(bytes.find(interpreter) + interpreter.size()))};
+  for (std::string word; words >> word;) {
+    if (word.starts_with("-S")) word.erase(0, 2);
+    if (word == "-u" || word == "-C")
+      words >> word;  // their arguments
+    else if (!word.empty() && word[0] != '-' && word.find('=') == word.npos)
+      return word;
+  }
+  return {};
 }
 
 }  // namespace heddle

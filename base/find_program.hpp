@@ -28,4 +28,8 @@ inline constexpr std::size_t kFirstLine = 256;
 /// "#! /usr/bin/python3 -E\n". Empty: not a script.
 std::string script_interpreter(std::string_view bytes);
 
+/// The program that env(1) starts for such a script: NAME of `#!/usr/bin/env [-S]
+/// [VARIABLE=VALUE...] NAME`. Empty: its interpreter is another.
+std::string env_program(std::string_view bytes);
+
 }  // namespace heddle

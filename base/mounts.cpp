@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -163,6 +164,10 @@ std::string_view hint_for(int code, std::string_view where_forbidden) {
 
 Result<Fd> open_fuse_device(std::string_view where_forbidden) {
   auto device = open_file(kDevice, O_RDWR);
+  struct stat status {};
+  if (device && ::fstat(device->get(), &status) == 0 && !S_ISCHR(status.st_mode))
+    return fail(kDevice, "cannot mount", "it is not the FUSE device",
+                "as root: rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229");
   if (device) return device;
   const int code = device.error().code();
   return fail_errno(kDevice, "cannot open", code, hint_for(code, where_forbidden));

@@ -110,6 +110,7 @@ std::string read_text(const std::string& path) {
   const Fd memory = value_or_throw(memory_file(text));
   if (::dup2(memory.get(), STDIN_FILENO) < 0) throw Error::from_errno("memfd", "cannot pass it on");
   const auto helper = value_or_throw(own_program_dir()) + "/../libexec/heddle/compat-client";
+  ::setenv("HEDDLE_PROGRAM", "compat-check", 1);
   ::execv(helper.c_str(), to_c_array(argv).data());
   throw Error::from_errno(helper, "cannot be started", errno, "heddle is not installed completely");
 }

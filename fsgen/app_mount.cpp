@@ -16,7 +16,6 @@
 #include "base/run_directory.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
-#include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/service/leftovers.hpp"
 #include "resolver/map/map_reader.hpp"
@@ -241,11 +240,11 @@ MountLease::~MountLease() {
   if (service_) (void)service_->release();  // ends with its last client
 }
 
-Result<Fd> mount_privately(const std::string& mount_point) {
+Result<Fd> mount_privately(const std::string& mount_point, Writes writes) {
   TRY(enter_private_namespace(usable_namespace_kind()));
   // After unshare: FUSE requires the descriptor's user namespace to be the mount's.
   auto device = TRY(open_fuse_device());
-  TRY(mount_fuse_device(device.get(), mount_point));
+  TRY(mount_fuse_device(device.get(), mount_point, writes));
   return device;
 }
 

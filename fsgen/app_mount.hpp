@@ -14,6 +14,7 @@
 #include "base/child.hpp"
 #include "base/mount_service.hpp"
 #include "fsgen/gen_options.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
 
 namespace heddle {
 
@@ -75,7 +76,8 @@ class MountLease {
 };
 
 /// In APP's process, single-threaded: makes a private mount. Result: the device to serve.
-Result<Fd> mount_privately(const std::string& mount_point);
+Result<Fd> mount_privately(const std::string& mount_point,
+                           Writes writes = Writes::refused_by_kernel);
 
 /// fs-mount, serving a device that APP's process mounted. It ends with the last process that uses
 /// the mount, which may be after fs-gen.

@@ -148,7 +148,7 @@ AppEnd learn(const GenOptions& options, const std::string& app_path,
     return end.status == exit_done ? AppEnd{exit_failure} : end;
   }
   std::size_t names = 0;
-  for (const auto& [path, program] : *learned) names += program.libraries.size();
+  for (const auto& [path, libraries] : *learned) names += libraries.size();
   if (!options.quiet)
     say(fmt::format("{}: {} program{}, {} names learned in this run",
                     escape_for_terminal(map->path), map->content.programs.size(),
@@ -191,30 +191,40 @@ AppEnd become_app(const GenOptions& options, const std::string& app_path) {
 
 /// Resolving the programs of a test suite would take longer than they save.
 constexpr std::size_t kMostPrograms = 256;
+constexpr std::size_t kMostLibraries = 4096;  // of one program
 
 LearnedRun merged(LearnedRun all, const LearnedRun& more) {
   for (const auto& [program, found] : more) {
     if (all.size() >= kMostPrograms && !all.contains(program)) continue;
     auto& known = all[program];
-    for (const auto& [name, path] : found.libraries) known.libraries.insert_or_assign(name, path);
-    known.ambiguous.insert(found.ambiguous.begin(), found.ambiguous.end());
-    for (const auto& name : known.ambiguous) known.libraries.erase(name);
+    for (const auto& library : found)
+      if (known.size() < kMostLibraries) known.insert(library);
   }
   return all;
+}
+
+/// Without programs and libraries that are gone or too young for the cache: temporary ones.
+LearnedRun settled(const LearnedRun& run) {
+  LearnedRun out;
+  const auto now = realtime_ns();
+  for (const auto& [program, libraries] : run) {
+    if (!is_settled(program, now)) continue;
+    auto& kept = out[program];
+    for (const auto& library : libraries)
+      if (is_settled(library.path, now)) kept.insert(library);
+  }
+  return out;
 }
 
 /// Whether `found` has a program or library that is neither in the map nor learned before.
 bool has_new(const LearnedRun& found, const LearnedRun& known, const MapContent& content) {
   return std::ranges::any_of(found, [&](const auto& entry) {
-    const auto& [path, program] = entry;
+    const auto& [path, libraries] = entry;
     const auto before = known.find(path);
     if (before == known.end())
-      return !program.libraries.empty() ||
+      return !libraries.empty() ||
              std::ranges::find(content.programs, path, &MapProgram::path) == content.programs.end();
-    return std::ranges::any_of(program.libraries, [&](const auto& library) {
-      return !before->second.libraries.contains(library.first) &&
-             !before->second.ambiguous.contains(library.first);
-    });
+    return !std::ranges::includes(before->second, libraries);
   });
 }
 
@@ -226,8 +236,8 @@ bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& d
     return true;
   SlowFiles files(options.slow, options.fast);
   for (const auto& [program, found] : done.learned_run)
-    for (const auto& [name, path] : found.libraries)
-      if (files.speed_of(directory_of(path)).slow) return true;
+    for (const auto& library : found)
+      if (files.speed_of(directory_of(library.path)).slow) return true;
   return std::ranges::any_of(map.content.programs,
                              [](const MapProgram& program) { return program.probes_unguided > 0; });
 }
@@ -239,13 +249,15 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
     if (!plain.empty()) cache.mark_plain(plain, app_path);
     return;
   }
-  if (!options.learns || !has_new(done.learned_run, map.learned, map.content)) return;
+  if (!options.learns) return;
+  const auto found = settled(done.learned_run);
+  if (!has_new(found, map.learned, map.content)) return;
   // Of a job's ranks one does it. No entry: a file is too young.
   const auto lock = cache.lock(map.key, std::chrono::milliseconds(0));
   bool valid = false;
   const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
-  if (!valid || !has_new(done.learned_run, now->learned, map.content)) return;
-  const auto learned = merged(now->learned, done.learned_run);
+  if (!valid || !has_new(found, now->learned, map.content)) return;
+  const auto learned = merged(now->learned, found);
   if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned);
 }
 
@@ -293,7 +305,11 @@ bool can_do_without(const GenOptions& o) {
 AppEnd run(const GenOptions& options, OutputFile* json) {
   auto app_path = find_program(options.command[0]);
   if (!app_path) return {report_exec_failure(options.command[0], app_path.error().code())};
-  if (Environment().get("HEDDLE") == "off") return become_app(options, *app_path);
+  if (Environment().get("HEDDLE") == "off" && !options.explain) {
+    if (!options.out.empty() || !options.json_file.empty() || options.compare_runs > 0)
+      warn("HEDDLE=off: --out, --learn, --json and --compare do nothing");
+    return become_app(options, *app_path);
+  }
   if (options.learn && options.learn_log.empty())
     return learn(options, *app_path, [&](const GenOptions& once) { return run(once, json); });
   const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;

@@ -167,6 +167,9 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   };
   add_site("HEDDLE_SLOW", out.slow);
   add_site("HEDDLE_FAST", out.fast);
+  // The cache's key has them.
+  for (auto* list : {&out.slow, &out.fast})
+    for (auto& directory : *list) directory = std::filesystem::absolute(directory).string();
   adapt_to_rank(out);
   return {std::move(out), 0};
 }

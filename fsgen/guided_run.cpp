@@ -93,8 +93,8 @@ std::string stale_map(const std::string& map, const std::vector<Drift>& drifts) 
                      drifts.size() == 1 ? "" : fmt::format(", and {} more", drifts.size() - 1));
 }
 
-/// Starts the prepared APP and waits for its end. Meanwhile removes what killed runs have left in
-/// $TMPDIR.
+/// Starts the prepared APP and waits for its end. Meanwhile what killed runs have left in $TMPDIR
+/// is removed.
 Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals,
                      const std::string& temporary_directory) {
   const auto begin = Clock::now();
@@ -102,7 +102,7 @@ Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals,
     if (started.error().cause() != Cause::exec) return fail(std::move(started.error()));
     report.exec_error = started.error().code();
   }
-  if (!temporary_directory.empty()) sweep_leftovers(temporary_directory);
+  if (!temporary_directory.empty()) start_sweep(temporary_directory);
   report.end = TRY(app.wait(signals));
   report.wall_ns = ns_since(begin);
   return {};

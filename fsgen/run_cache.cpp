@@ -15,7 +15,6 @@
 #include "base/escape.hpp"
 #include "base/file_systems.hpp"
 #include "base/launch/rank.hpp"
-#include "base/trusted_path.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/map/index_format.hpp"
 #include "resolver/map/map_format.hpp"
@@ -23,9 +22,7 @@
 namespace heddle {
 
 /// A LearnedRun in types that the coder knows.
-using LearnedList =
-    std::vector<std::pair<std::string, std::pair<std::vector<std::pair<std::string, std::string>>,
-                                                 std::vector<std::string>>>>;
+using LearnedList = std::vector<std::pair<std::string, std::vector<LearnedLibrary>>>;
 
 template <class Coder, IsRecord<CachedRun> T>
 void fields(Coder& coder, T& run) {
@@ -36,7 +33,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kRacy = 2 * kSecond;  // git's racy-git.txt, with the coarsest clock in use
-constexpr std::int64_t kPlainLifetime = 24 * 3600 * kSecond;
+constexpr std::int64_t kDay = 24 * 3600 * kSecond;
 constexpr std::int64_t kValidFor = 10 * kSecond;
 constexpr std::size_t kLargest = std::size_t{256} << 20;
 constexpr std::size_t kMostFiles = 1024;
@@ -51,17 +48,13 @@ std::string directory_name() {
 LearnedList to_list(const LearnedRun& learned) {
   LearnedList out;
   for (const auto& [program, found] : learned)
-    out.push_back({program,
-                   {{found.libraries.begin(), found.libraries.end()},
-                    {found.ambiguous.begin(), found.ambiguous.end()}}});
+    out.push_back({program, {found.begin(), found.end()}});
   return out;
 }
 
 LearnedRun from_list(const LearnedList& list) {
   LearnedRun out;
-  for (const auto& [program, found] : list)
-    out[program] = {{found.first.begin(), found.first.end()},
-                    {found.second.begin(), found.second.end()}};
+  for (const auto& [program, found] : list) out[program] = {found.begin(), found.end()};
   return out;
 }
 
@@ -159,10 +152,14 @@ std::int64_t realtime_ns() {
   return now.tv_sec * kSecond + now.tv_nsec;
 }
 
+bool is_settled(const std::string& path, std::int64_t now_ns) {
+  const auto stamp = stamp_of(path);
+  return stamp && std::max(stamp->mtime_ns, stamp->ctime_ns) < now_ns - kRacy;
+}
+
 std::optional<RunCache> RunCache::open() {
   const auto parent = default_cache_dir();
   if (parent.empty()) return std::nullopt;
-  if (is_systems_root() && !check_trusted_directory(parent)) return std::nullopt;
   auto directory = RunDirectory::find(parent + "/" + directory_name());
   if (!directory) {
     ::mkdir(directory_of(parent).c_str(), 0700);
@@ -182,7 +179,8 @@ std::optional<CachedRun> RunCache::find(const std::string& key, bool& valid) con
 bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen& seen) const {
   if (!run.mount) return is_unchanged(seen, 1);
   const auto node = RunDirectory::open();
-  if (!node || !rank_from_environment()) return is_unchanged(seen, kThreads);
+  const auto rank = rank_from_environment();
+  if (!node || !rank) return is_unchanged(seen, kThreads);
   // The ranks of a job's step on a node are children of one launcher, which starts no other.
   const auto mark = "valid-" + std::to_string(::getppid()) + "-" + key.substr(0, 32);
   if (node->names().size() > kMostFiles)
@@ -190,13 +188,17 @@ bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen
       if (name.starts_with("valid-")) node->remove(name);
   const auto one_at_a_time = node->lock(mark, std::chrono::seconds(10));
   const auto marked = modified_ns(node->get(), mark);
-  if (marked > realtime_ns() - kValidFor && marked > modified_ns(directory_.get(), key))
+  const Fd fd(::openat(node->get(), mark.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  // Its own mark is of a run before: of a script whose every command has the rank 0, as in sbatch.
+  const auto ours = std::to_string(*rank);
+  const auto whose = fd ? read_all(fd.get(), mark).value_or("") : "";
+  if (!whose.empty() && whose != ours && marked > realtime_ns() - kValidFor &&
+      marked > modified_ns(directory_.get(), key))
     return true;
-  if (!is_unchanged(seen, kThreads)) return false;
-  const Fd fd(::openat(node->get(), mark.c_str(),
-                       O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (fd) ::futimens(fd.get(), nullptr);
-  return true;
+  (void)::ftruncate(fd.get(), 0);
+  const bool good = is_unchanged(seen, kThreads);
+  if (good) (void)::pwrite(fd.get(), ours.data(), ours.size(), 0);
+  return good;
 }
 
 std::optional<Fd> RunCache::lock(const std::string& key, std::chrono::milliseconds limit) const {
@@ -205,11 +207,30 @@ std::optional<Fd> RunCache::lock(const std::string& key, std::chrono::millisecon
   return std::move(*lock);
 }
 
+/// Whether there are not too many files. An answer may be in use by an APP that runs, whose
+/// children would run unguided without it.
+bool RunCache::make_room() const {
+  const auto names = directory_.names();
+  std::size_t left = names.size();
+  const auto drop = [&](const auto& may_go) {
+    if (left <= kMostFiles) return;
+    for (const auto& name : names)
+      if (name != "locks" && may_go(name)) directory_.remove(name);
+    left = directory_.names().size();
+  };
+  drop([](const std::string& name) {
+    return name.starts_with("plain-") || name.find(".new-") != name.npos;
+  });
+  const auto day_ago = realtime_ns() - kDay;
+  drop([&](const std::string& name) { return modified_ns(directory_.get(), name) < day_ago; });
+  return left <= kMostFiles;
+}
+
 bool RunCache::write(const std::string& name, std::string_view bytes) const {
   // Going beyond RLIMIT_FSIZE is SIGXFSZ, not an errno.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < bytes.size()) return false;
-  if (directory_.names().size() > kMostFiles) clear();
+  if (!make_room()) return false;
   const auto aside = name + ".new-" + std::to_string(::getpid());
   const Fd fd(::openat(directory_.get(), aside.c_str(),
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -245,7 +266,7 @@ bool RunCache::is_plain(const std::string& key, const std::string& program) cons
   FileStamp then;
   Decoder decoder(*bytes);
   decoder(marked, then);
-  return decoder.complete() && then == *stamp && realtime_ns() - marked < kPlainLifetime;
+  return decoder.complete() && then == *stamp && realtime_ns() - marked < kDay;
 }
 
 void RunCache::mark_plain(const std::string& key, const std::string& program) const {
@@ -265,7 +286,7 @@ std::string RunCache::show() const {
     const auto entry = read_entry(directory_.get(), name);
     if (!entry) continue;
     std::size_t learned = 0;
-    for (const auto& [program, found] : entry->run.learned) learned += found.libraries.size();
+    for (const auto& [program, found] : entry->run.learned) learned += found.size();
     out += fmt::format("{}  {}  {} programs, {} learned names, {}, {}\n", name.substr(0, 12),
                        escape_for_terminal(entry->run.app), entry->run.programs.size(), learned,
                        entry->run.mount ? "mount" : "direct",

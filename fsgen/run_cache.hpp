@@ -43,7 +43,8 @@ class RunCache {
   /// node removes them.
   bool is_local() const;
   /// The run `key`. `valid`: all that it depends on is unchanged, looked up by 32 threads where
-  /// files are slow, and on each node by one rank of a job for all that start within ten seconds.
+  /// files are slow, and on each node by one rank of a job for the others that start within ten
+  /// seconds.
   std::optional<CachedRun> find(const std::string& key, bool& valid) const;
   /// Held while `key` is resolved, so that of many processes one does it; nullopt: after `limit`.
   std::optional<Fd> lock(const std::string& key, std::chrono::milliseconds limit) const;
@@ -63,11 +64,14 @@ class RunCache {
  private:
   explicit RunCache(RunDirectory directory) : directory_(std::move(directory)) {}
   bool write(const std::string& name, std::string_view bytes) const;
+  bool make_room() const;
   bool is_valid(const std::string& key, const CachedRun& run, const Seen& seen) const;
   RunDirectory directory_;
 };
 
 /// Nanoseconds since the epoch.
 std::int64_t realtime_ns();
+/// Whether the file is there and was not changed in the 2 s before `now_ns`.
+bool is_settled(const std::string& path, std::int64_t now_ns);
 
 }  // namespace heddle

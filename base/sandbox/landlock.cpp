@@ -31,6 +31,13 @@ std::uint64_t all_file_rights(long abi) {
   return (std::uint64_t{1} << rights) - 1;
 }
 
+bool add_rule(int rules, int place, std::uint64_t rights) {
+  landlock_path_beneath_attr rule{};
+  rule.allowed_access = rights;
+  rule.parent_fd = place;
+  return ::syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) == 0;
+}
+
 }  // namespace
 
 Landlock::Landlock() {
@@ -50,12 +57,15 @@ Result<void> Landlock::allow_reading(const std::string& path) {
   const Fd place = TRY(open_file(path, O_PATH));
   struct stat status {};
   if (::fstat(place.get(), &status) != 0) return fail_errno(path, "cannot stat");
-  landlock_path_beneath_attr rule{};
-  rule.allowed_access = LANDLOCK_ACCESS_FS_READ_FILE;
-  if (S_ISDIR(status.st_mode)) rule.allowed_access |= LANDLOCK_ACCESS_FS_READ_DIR;
-  rule.parent_fd = place.get();
-  if (::syscall(SYS_landlock_add_rule, rules_.get(), LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0)
+  const std::uint64_t listing = S_ISDIR(status.st_mode) ? LANDLOCK_ACCESS_FS_READ_DIR : 0;
+  if (!add_rule(rules_.get(), place.get(), LANDLOCK_ACCESS_FS_READ_FILE | listing))
     return fail_errno(path, "cannot be allowed for");
+  return {};
+}
+
+Result<void> Landlock::allow_reading_below(int directory) {
+  if (rules_ && !add_rule(rules_.get(), directory, LANDLOCK_ACCESS_FS_READ_FILE))
+    return fail_errno("", "a directory cannot be allowed for");
   return {};
 }
 

@@ -22,6 +22,8 @@ class Landlock {
   int descriptor() const { return rules_.get(); }
   /// Allows reading `path`, a file or a directory with everything below.
   Result<void> allow_reading(const std::string& path);
+  /// Allows reading all files below the open directory, without a request to its file system.
+  Result<void> allow_reading_below(int directory);
   /// Restricts this thread and those it starts. Requires no_new_privs or CAP_SYS_ADMIN. `who`
   /// begins the error's message.
   Result<void> restrict_thread(std::string_view who) const;

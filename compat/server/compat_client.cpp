@@ -2,7 +2,7 @@
 //
 // The helper libexec/heddle/compat-client, which compat-check executes for `--server` and
 // `--nodes`, so that compat-check does not link gRPC. stdin: the artifact; exit status:
-// compat-check's.
+// compat-check's; messages begin with the name in $HEDDLE_PROGRAM.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
@@ -169,6 +169,7 @@ int run_client(Options o) {
 int compat_client(int argc, const char* const* argv) {
   ::setenv("GRPC_VERBOSITY", "NONE", 0);
   CLI::App app("Ask compat-servers about the artifact on standard input.", "compat-client");
+  app.set_version_flag("--version", "compat-client (heddle) " HEDDLE_VERSION);
   Options o;
   app.add_flag("--json", o.json, "As JSON");
   app.add_flag("--nodes", o.nodes, "A line for each server");
@@ -183,6 +184,7 @@ int compat_client(int argc, const char* const* argv) {
 }  // namespace heddle::compat
 
 int main(int argc, char** argv) {
-  return heddle::run_main("compat-check",
+  const char* name = std::getenv("HEDDLE_PROGRAM");
+  return heddle::run_main(name != nullptr ? name : "compat-client",
                           [&] { return heddle::compat::compat_client(argc, argv); });
 }

@@ -33,7 +33,6 @@
 #include <initializer_list>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include <compat_v2.grpc.pb.h>
 #include <compatibility.grpc.pb.h>
@@ -164,9 +163,9 @@ class Gate {
     const auto address = peer.substr(0, peer.rfind(':'));  // without its port
     std::unique_lock lock(mutex_);
     counters_.calls += static_cast<unsigned>(calls);
-    if (state_ != State::open) {
+    if (ending_) {
       last_refused_ = Clock::now();
-      changed_.wait(lock, [&] { return state_ == State::closed; });
+      while (Clock::now() < refuse_at_) changed_.wait_until(lock, refuse_at_);
       return nullptr;
     }
     const auto known = of_address_.find(address);
@@ -188,32 +187,25 @@ class Gate {
   /// What to answer when enter() admits nothing.
   grpc::Status refusal() {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::open)
-      return {grpc::StatusCode::UNAVAILABLE, "the server is ending: ask another"};
+    if (ending_) return {grpc::StatusCode::UNAVAILABLE, "the server is ending: ask another"};
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
   }
 
-  /// Admits nothing more. New calls wait for close(), so that clients do not send more of them.
-  /// Returns when none has come for a moment, or at `end`.
+  /// Admits nothing more. New calls wait until a moment after the return, so that clients do not
+  /// send more of them. Returns when none has come for a moment, or at `end`.
   void hold(Clock::time_point end) {
-    constexpr std::chrono::milliseconds kMoment{100};
+    constexpr std::chrono::milliseconds kMoment{100}, kGoAway{50};
     std::unique_lock lock(mutex_);
-    state_ = State::holding;
+    ending_ = true;
+    refuse_at_ = end + kGoAway;
     last_refused_ = Clock::now();
     while (Clock::now() < std::min(end, last_refused_ + kMoment))
       changed_.wait_until(lock, std::min(end, last_refused_ + kMoment));
-  }
-  /// Refuses the calls that wait.
-  void close() {
-    {
-      const std::lock_guard lock(mutex_);
-      state_ = State::closed;
-    }
+    refuse_at_ = Clock::now() + kGoAway;
     changed_.notify_all();
   }
 
  private:
-  enum class State : std::uint8_t { open, holding, closed };
   void add(const std::string& address, int calls) {
     counters_.under_way += calls;
     if ((of_address_[address] += calls) == 0) of_address_.erase(address);
@@ -222,9 +214,9 @@ class Gate {
   const std::size_t most_bytes_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  State state_ = State::open;
-  Clock::time_point last_refused_;
-  std::map<std::string, int> of_address_;  ///< calls under way
+  bool ending_ = false;
+  Clock::time_point last_refused_, refuse_at_;  ///< at the end
+  std::map<std::string, int> of_address_;       ///< calls under way
   std::size_t bytes_ = 0;
   Counters& counters_;
 };
@@ -390,17 +382,13 @@ class Server {
   /// Accepts no more calls, waits `seconds` for those in progress, then cancels them.
   ///
   /// Shutdown() tells clients to go (GOAWAY), and drops calls that no handler has yet, which their
-  /// clients see as CANCELLED. So new calls are held before it, and refused after it has begun.
+  /// clients see as CANCELLED. So new calls are held before it, and refused when it has begun.
   void stop(int seconds) {
     if (!server_) return;
-    static constexpr std::chrono::milliseconds kHold{1000}, kGoAway{50};
+    static constexpr std::chrono::milliseconds kHold{1000};
     if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(false);
     const auto end = std::chrono::system_clock::now() + std::chrono::seconds(seconds);
     if (seconds > 0) gate_.hold(Clock::now() + kHold);
-    std::jthread refuse([this] {
-      std::this_thread::sleep_for(kGoAway);
-      gate_.close();
-    });
     server_->Shutdown(end);
     server_->Wait();
     server_.reset();

@@ -34,7 +34,9 @@ namespace fs = std::filesystem;
 constexpr std::size_t kDecisionLimit = 16U << 20;
 constexpr const char* kLibraryCache = "/etc/ld.so.cache";
 constexpr int kLongestPauseMs = 10;  ///< a decision takes 100 ms
-constexpr std::time_t kDay = 24 * 60 * 60;
+constexpr std::time_t kHour = 60 * 60;
+constexpr std::time_t kDay = 24 * kHour;
+constexpr const char* kScratch = "heddle-hook";
 constexpr std::size_t kKeyLength = 64;  ///< hex digits of the key that names an entry's files
 constexpr std::size_t kDecisionRoom = 1U << 20;
 
@@ -45,7 +47,7 @@ std::string text_of(const ImageQuestion& question) {
   (void)::stat(kLibraryCache, &host);
   const auto stamp = file_stamp(host);
   std::string text = HEDDLE_VERSION;
-  for (const auto& word : {question.program, question.mount_point, question.mpi,
+  for (const auto& word : {question.program, question.mount_point, question.mpi, question.path,
                            question.library_path, question.preload})
     text += "\n" + word;
   for (const auto number : {static_cast<std::int64_t>(stamp.id.ino),
@@ -83,6 +85,7 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
       "build", "--into",     question.rootfs, "--program",          question.program,
       "--mpi", question.mpi, "--at",          question.mount_point, "-o",
       map,     "--json"};
+  if (!question.path.empty()) request.arguments.push_back("--path=" + question.path);
   if (!question.library_path.empty())
     request.arguments.push_back("--library-path=" + question.library_path);
   if (!question.preload.empty()) request.arguments.push_back("--preload=" + question.preload);
@@ -94,6 +97,19 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
   TRY(check_room(directory));
   const auto words = one_line(request.name, answer.err);
   return fail(Error({}, words.empty() ? "fs-resolve: failed without a message" : words));
+}
+
+/// Removes temporary directories of hooks that were killed. In a sticky `parent` nobody else can
+/// exchange this user's.
+void remove_old_scratch(const std::string& parent) {
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator(parent, gone)) {
+    struct stat status {};
+    if (entry.path().filename().string().starts_with(std::string(kScratch) + "-") &&
+        ::lstat(entry.path().c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+        status.st_uid == ::geteuid() && std::time(nullptr) - status.st_mtim.tv_sec > kHour)
+      (void)remove_tree(entry.path());
+  }
 }
 
 bool lock_now(const Fd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
@@ -310,7 +326,8 @@ Result<Decided> decide_image(const std::string& directory, const CacheLimits& li
   if (code != ENOSPC && code != EDQUOT && code != EROFS && code != EACCES && code != EPERM)
     return decided;
   for (const char* parent : {"/run", "/dev/shm", "/tmp"}) {
-    auto scratch = TempDir::create("heddle-hook", parent);
+    remove_old_scratch(parent);
+    auto scratch = TempDir::create(kScratch, parent);
     if (!scratch) continue;
     auto again = decide_in(scratch->path());
     if (!again) continue;

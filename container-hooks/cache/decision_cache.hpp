@@ -21,6 +21,7 @@ struct ImageQuestion {
   std::string program;  ///< absolute, in the image
   std::string mount_point;
   std::string mpi = "auto";  ///< as fs-resolve takes it
+  std::string path;          ///< the container's PATH
   std::string library_path;  ///< the container's LD_LIBRARY_PATH
   std::string preload;       ///< the container's LD_PRELOAD
   int reader = -1;           ///< a pipe; fs-resolve is stopped when its read end is closed

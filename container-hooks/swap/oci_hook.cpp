@@ -24,6 +24,12 @@ namespace {
 /// For the log line after a timeout: the log may lie on the server that did not answer.
 constexpr std::chrono::seconds kLogLimit{5};
 
+/// Printable and not long: an image's annotation may have a megabyte.
+std::string short_line(const std::string& text) {
+  constexpr std::size_t kLongest = 4096;
+  return escape_for_terminal(text.substr(0, kLongest)) + (text.size() > kLongest ? "..." : "");
+}
+
 /// The hook's messages, on stderr (shown by runc, discarded by crun) and in a file.
 class HookLog {
  public:
@@ -32,17 +38,17 @@ class HookLog {
   /// On one line, the hint in parentheses.
   void error(const Error& error) {
     const auto hint = error.hint().empty() ? "" : " (" + error.hint() + ")";
-    const auto line = escape_for_terminal(error.message() + hint);
+    const auto line = short_line(error.message()) + escape_for_terminal(hint);
     say(line);
     append("error: " + line);
   }
   void warning(const std::string& text) {
-    const auto line = escape_for_terminal(text);
+    const auto line = short_line(text);
     warn(line);
     append("warning: " + line);
   }
   /// Only in the file.
-  void note(const std::string& text) { append(escape_for_terminal(text)); }
+  void note(const std::string& text) { append(short_line(text)); }
   /// Opens the file early, before its name may lead elsewhere.
   void open() {
     if (fd_ || file_.empty()) return;
@@ -60,7 +66,7 @@ class HookLog {
     char stamp[32] = "";
     if (::gmtime_r(&now, &parts))
       (void)std::strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", &parts);
-    const auto line = std::string(stamp) + " " + escape_for_terminal(container_) + " " + text;
+    const auto line = std::string(stamp) + " " + short_line(container_) + " " + text;
     (void)write_all(fd_.get(), line + "\n", file_);
   }
   std::string file_;

@@ -98,10 +98,11 @@ Result<Decided> decide_inside(const SwapOrder& order, const std::string& stale_m
     return none;
   }
   note_step("opening", settings.cache);
-  return decide_image(settings.cache, settings.limits,
-                      {order.config.rootfs, *program, settings.mount_point, settings.mpi,
-                       variable_of(order.config, "LD_LIBRARY_PATH"),
-                       variable_of(order.config, "LD_PRELOAD"), reader, stale_map});
+  return decide_image(
+      settings.cache, settings.limits,
+      {order.config.rootfs, *program, settings.mount_point, settings.mpi,
+       variable_of(order.config, "PATH"), variable_of(order.config, "LD_LIBRARY_PATH"),
+       variable_of(order.config, "LD_PRELOAD"), reader, stale_map});
 }
 
 /// Mounts a FUSE file system and sends its device. Here the device is closed on return: open, it

@@ -22,6 +22,7 @@ complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l json -d 'Print 
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l into -r -d 'Decide which host files a container with this root gets, instead of APP'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l program -r -d 'With --into: a program, by its path in the container (repeatable)'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l at -r -d 'With --into: where the map will be mounted'
+complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l path -r -d 'With --into: the container'\''s PATH'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l library-path -r -d 'With --into: the container'\''s LD_LIBRARY_PATH'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l preload -r -d 'With --into: the container'\''s LD_PRELOAD'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l root -r -d 'With --into: take this library from the host too, a soname or a path (repeatable)'

@@ -6,7 +6,8 @@
 // there: ld.so would unload this library after it has sized static TLS for an auditor, and nobody
 // would correct the size (tls_guard.cpp).
 //
-// ld.so calls la_objsearch with its lock held, also for a dlopen in any thread.
+// ld.so calls la_objsearch and la_objopen with its lock held, also for a dlopen in any thread, but
+// at exit la_objclose without it (dl-fini.c).
 
 #include <limits.h>
 #include <link.h>
@@ -23,7 +24,7 @@ namespace {
 // The learn log.
 
 // Not on the stack: a thread of PTHREAD_STACK_MIN may call dlopen. Guarded by ld.so's lock.
-constinit char record_bytes[3 * PATH_MAX];
+constinit char record_bytes[4 * PATH_MAX];
 constinit char one_path[PATH_MAX];
 
 /// Builds one record at a time; one that is too long is dropped.
@@ -63,10 +64,12 @@ class Record {
   bool whole_ = true;
 };
 
-void log(const char* file, const char* kind, const char* name, const char* path) {
+void log(const char* file, const char* kind, const char* caller, const char* name,
+         const char* path) {
   Record record;
   record.add(kind);
   record.add_program();
+  record.add(caller);
   record.add(name);
   record.add(path);
   record.append_to(file);
@@ -79,11 +82,13 @@ class LearnLog {
  public:
   constexpr LearnLog() = default;
   explicit LearnLog(const StartBlock& start) : path_(start.variable(learn_format::kVariable)) {
-    if (path_) log(path_, learn_format::kProgram, "", "");
+    if (path_) log(path_, learn_format::kProgram, "", "", "");
   }
   /// ld.so begins its own search for `name`.
-  void search(const char* name) {
-    if (path_) pending_ = name;
+  void search(const char* name, const link_map& requester) {
+    if (!path_) return;
+    pending_ = name;
+    caller_ = requester.l_name ? requester.l_name : "";
   }
   /// The next object that ld.so maps is the map's.
   void guided() { pending_ = nullptr; }
@@ -93,13 +98,15 @@ class LearnLog {
     const char* name = pending_;
     pending_ = nullptr;
     // A relative path may name another file in the next run.
-    if (map.l_name && *map.l_name == '/') log(path_, learn_format::kLibrary, name, map.l_name);
+    if (map.l_name && *map.l_name == '/')
+      log(path_, learn_format::kLibrary, caller_, name, map.l_name);
   }
 
  private:
   const char* path_ = nullptr;
   /// ld.so's string; it lives until the object is mapped (dl-load.c, _dl_map_object).
   const char* pending_ = nullptr;
+  const char* caller_ = nullptr;
 };
 
 // Original names.
@@ -107,75 +114,78 @@ class LearnLog {
 /// Gives libraries that ld.so opened in the mount their original path in link_map::l_name: dladdr,
 /// backtraces and core files name files that exist after the run too, as without this library.
 /// ld.so frees the name that it has set, so that one comes back before (dl-close.c: la_objclose,
-/// then free). Guarded by ld.so's lock.
+/// then free). expect() and set() are guarded by ld.so's lock. reset() is not: at exit dl-fini.c
+/// calls la_objclose without it, while another thread may be in dlopen. It changes only the entry
+/// of its own map, which it finds by the address of the name.
 class OriginalNames {
  public:
   constexpr OriginalNames() = default;
   /// ld.so is sent to `target`.
   void expect(const char* target) { expected_ = target; }
+  /// Whether `map` is what ld.so was sent to.
+  bool is_expected(const link_map& map) const {
+    return expected_ && map.l_name && equal(map.l_name, expected_);
+  }
   void set(link_map& map, const IndexView& index) {
-    if (!expected_ || !map.l_name || !equal(map.l_name, expected_)) return;
+    if (!is_expected(map)) return;
     const char* original = index.original(expected_);
     Entry* entry = original ? entry_for(original) : nullptr;
     if (!entry) return;
-    entry->map = &map;
     entry->served = map.l_name;
-    entry->next = used_;
-    used_ = entry;
     map.l_name = entry->name;
   }
-  void reset(const link_map& map) {
-    Entry* entry = take(used_, [&](const Entry& used) { return used.map == &map; });
+  void reset(link_map& map) {
+    Entry* entry = entry_of(map);
     if (!entry) return;
-    entry->map->l_name = entry->served;
-    entry->next = closed_;
-    closed_ = entry;
+    map.l_name = entry->served;
+    __atomic_store_n(&entry->served, nullptr, __ATOMIC_RELEASE);
+    __atomic_store_n(&any_closed_, true, __ATOMIC_RELEASE);
   }
-  bool has(const link_map& map) const {
-    const Entry* entry = used_;
-    while (entry && entry->map != &map) entry = entry->next;
-    return entry != nullptr;
-  }
+  bool has(const link_map& map) const { return entry_of(map) != nullptr; }
 
  private:
   struct Entry {
     Entry* next;
-    link_map* map;
-    char* served;
+    char* served;  ///< nullptr: the library is closed
     char name[1];
   };
-  /// Removes the first entry of `list` that `fits`; nullptr: there is none.
-  template <class Fits>
-  static Entry* take(Entry*& list, Fits fits) {
-    Entry** at = &list;
-    while (*at && !fits(**at)) at = &(*at)->next;
-    Entry* entry = *at;
-    if (entry) *at = entry->next;
-    return entry;
+  struct Chunk {
+    Chunk* next;
+    char bytes[65536 - sizeof(Chunk*)];
+  };
+  Entry* entry_of(const link_map& map) const {
+    const Chunk* chunk = __atomic_load_n(&chunks_, __ATOMIC_ACQUIRE);
+    for (; chunk; chunk = chunk->next)
+      if (map.l_name >= chunk->bytes && map.l_name < chunk->bytes + sizeof chunk->bytes)
+        return reinterpret_cast<Entry*>(map.l_name - __builtin_offsetof(Entry, name));
+    return nullptr;
   }
   /// That of a closed library, or a new one in anonymous memory: a core file has no mapped files.
   Entry* entry_for(const char* name) {
-    if (Entry* old = take(closed_, [&](const Entry& closed) { return equal(closed.name, name); }))
-      return old;
+    if (__atomic_load_n(&any_closed_, __ATOMIC_ACQUIRE))
+      for (Entry* old = entries_; old; old = old->next)
+        if (!__atomic_load_n(&old->served, __ATOMIC_ACQUIRE) && equal(old->name, name)) return old;
     const unsigned long size = (sizeof(Entry) + length(name) + 7) & ~7UL;
-    if (size > free_size_) {
-      free_ = allocate(kChunk);
-      free_size_ = free_ ? kChunk : 0;
-      if (size > free_size_) return nullptr;
+    if (!chunks_ || size > sizeof chunks_->bytes - filled_) {
+      auto* chunk = reinterpret_cast<Chunk*>(allocate(sizeof(Chunk)));
+      if (!chunk || size > sizeof chunk->bytes) return nullptr;
+      chunk->next = chunks_;
+      __atomic_store_n(&chunks_, chunk, __ATOMIC_RELEASE);
+      filled_ = 0;
     }
-    auto* entry = reinterpret_cast<Entry*>(free_);
-    free_ += size;
-    free_size_ -= size;
+    auto* entry = reinterpret_cast<Entry*>(chunks_->bytes + filled_);
+    filled_ += size;
     copy(entry->name, name);
+    entry->next = entries_;
+    entries_ = entry;
     return entry;
   }
 
-  static constexpr unsigned long kChunk = 65536;
   const char* expected_ = nullptr;
-  Entry* used_ = nullptr;    ///< the newest first
-  Entry* closed_ = nullptr;  ///< of closed libraries
-  char* free_ = nullptr;
-  unsigned long free_size_ = 0;
+  Entry* entries_ = nullptr;  ///< the newest first; none is ever removed
+  bool any_closed_ = false;
+  Chunk* chunks_ = nullptr;   ///< likewise
+  unsigned long filled_ = 0;  ///< of the newest chunk
 };
 
 // The state of this process.
@@ -190,6 +200,10 @@ constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own lin
 constinit bool started = false;                    ///< code of libraries may have run
 constinit bool searching = false;                  ///< ld.so tries paths for a name
 constinit bool other_path = false;  ///< known, but under another LD_LIBRARY_PATH or hwcaps tunable
+/// Whether names of one caller are guided: all objects are the index's, so that no other one's
+/// RPATH counts (ld.so searches those of all that led to the caller), and LD_LIBRARY_PATH is the
+/// map's.
+constinit bool by_caller = false;
 
 void count(std::uint64_t Counters::*counter) {
   if (counters) __atomic_fetch_add(&(counters->*counter), 1, __ATOMIC_RELAXED);
@@ -221,14 +235,16 @@ void open_counters() {
 void open_index() {
   const char* path = start.variable("HEDDLE_INDEX");
   struct stat self;
-  unsigned long size = 0;
+  unsigned long size = 0, device = 0;
   if (!path || !stat_path("/proc/self/exe", self)) return;
-  void* bytes = map_file(path, Mapping::whole, size);
+  void* bytes = map_file(path, Mapping::whole, size, &device);
   if (!bytes) return;
-  const bool known = index.open(bytes, size) &&
+  const bool known = index.open(bytes, size, device) &&
                      index.choose(self.st_dev, self.st_ino,
                                   self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
-  other_path = known && !(hwcaps_agree(index, start) && library_path_agrees(index, start));
+  const LibraryPath fit = known ? compare_library_path(index, start) : LibraryPath::other;
+  other_path = known && !(hwcaps_agree(index, start) && fit != LibraryPath::other);
+  by_caller = fit == LibraryPath::same;
   if (known && !other_path) return;
   // An unguided process must not keep the mount busy: `fs-mount -u`, started by a shell that
   // --print-env guides, is one.
@@ -252,7 +268,10 @@ void mark_started() {
 /// Starts the program again if an auditor makes its static TLS too small.
 void act_on(TlsGuard::Fit fit) {
   if (fit == TlsGuard::Fit::good) return;
-  if (fit == TlsGuard::Fit::too_small && index.chosen()) return start_again(start, guard.wanted());
+  if (fit == TlsGuard::Fit::too_small && index.chosen()) {
+    if (guard.wanted() > guard.optional()) start_again(start, guard.wanted());
+    return;
+  }
   mark_started();  // it is not seen again
   count(&Counters::left);
   start_unaudited(start);
@@ -288,19 +307,20 @@ HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie
   if (searching) count(&Counters::found);
   searching = false;
   learn.opened(*map);
+  const bool is_program = !map->l_name || !*map->l_name;
+  const bool is_library = !is_program && map->l_addr != start.auxiliary(AT_BASE) &&
+                          map->l_addr != start.auxiliary(AT_SYSINFO_EHDR);
+  if (is_library && !names.is_expected(*map)) by_caller = false;
   names.set(*map, index);
   if (space != LM_ID_BASE || started) return 0;
+  if (is_program) main_cookie = cookie;
   // The program's and ld.so's blocks are counted by glibc (rtld.c, init_tls); the vDSO has none.
-  if (!map->l_name || !*map->l_name)
-    main_cookie = cookie;
-  else if (map->l_addr != start.auxiliary(AT_BASE) &&
-           map->l_addr != start.auxiliary(AT_SYSINFO_EHDR))
-    act_on(guard.take(*map));
+  if (is_library) act_on(guard.take(*map));
   return 0;
 }
 
 HEDDLE_EXPORT unsigned la_objclose(uintptr_t* cookie) {
-  names.reset(*reinterpret_cast<const link_map*>(*cookie));
+  names.reset(*reinterpret_cast<link_map*>(*cookie));
   return 0;
 }
 
@@ -322,6 +342,8 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
   // dl-object.c: a cookie that la_objopen did not change is the link map.
   const auto& requester = *reinterpret_cast<const link_map*>(*cookie);
   if (!target) target = find_by_path(index, name, requester, names.has(requester));
+  if (target && !index.owns(target)) by_caller = false;
+  if (!target && by_caller && requester.l_name) target = index.target(name, requester.l_name);
   // ld.so fails when the answer does not exist. The mount may have ended since this program began,
   // or have had many other maps (fs-mount --reload keeps the names of the last 16). During a start
   // that is not checked: the call would cost a twentieth of it.
@@ -332,7 +354,7 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
     learn.guided();
   } else {
     if (index.chosen()) count(&Counters::names_unknown);
-    learn.search(name);
+    learn.search(name, requester);
   }
   return const_cast<char*>(target ? target : name);
 }

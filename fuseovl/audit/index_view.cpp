@@ -10,7 +10,7 @@ using index_format::File;
 using index_format::Header;
 using index_format::Program;
 
-bool IndexView::open(const void* bytes, unsigned long size) {
+bool IndexView::open(const void* bytes, unsigned long size, unsigned long device) {
   if (size < sizeof(Header)) return false;
   const auto* header = static_cast<const Header*>(bytes);
   for (unsigned i = 0; i < sizeof header->magic; ++i)
@@ -22,6 +22,7 @@ bool IndexView::open(const void* bytes, unsigned long size) {
   if (text[header->file_size - 1] != '\0') return false;
   bytes_ = text;
   size_ = header->file_size;
+  device_ = device;
   return true;
 }
 
@@ -51,6 +52,15 @@ const Record* find_file(const Record* records, std::uint32_t count, std::uint64_
 
 }  // namespace
 
+/// find_file(), also for a file of the index's own mount.
+template <class Record>
+const Record* IndexView::find(const Record* records, std::uint32_t count, std::uint64_t dev,
+                              std::uint64_t ino, std::int64_t mtime_ns) const {
+  const Record* found = find_file(records, count, dev, ino, mtime_ns);
+  if (found || dev != device_) return found;
+  return find_file(records, count, index_format::kThisMount, ino, mtime_ns);
+}
+
 template <class Record>
 const Record* IndexView::table(std::uint64_t offset, std::uint64_t count) const {
   if (offset % alignof(Record) != 0 || offset > size_ || count > (size_ - offset) / sizeof(Record))
@@ -63,7 +73,7 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
   const auto* header = reinterpret_cast<const Header*>(bytes_);
   const auto* programs = table<Program>(header->programs_offset, header->program_count);
   if (!programs) return false;
-  const Program* found = find_file(programs, header->program_count, dev, ino, mtime_ns);
+  const Program* found = find(programs, header->program_count, dev, ino, mtime_ns);
   if (!found) return false;
   const std::uint64_t count = std::uint64_t{found->bucket_mask} + 1;
   const auto* buckets = table<Bucket>(found->buckets_offset, count);
@@ -78,9 +88,10 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
   return true;
 }
 
-const char* IndexView::target(const char* name) const {
+const char* IndexView::target(const char* name, const char* caller) const {
   if (!buckets_) return nullptr;
-  const std::uint64_t hash = index_format::fnv1a(name, length(name));
+  std::uint64_t hash = index_format::fnv1a(name, length(name));
+  if (caller) hash = index_format::fnv1a(caller, length(caller), index_format::fnv1a("", 1, hash));
   // A damaged table may have no empty bucket.
   for (std::uint64_t step = 0; step <= mask_; ++step) {
     const Bucket& bucket = buckets_[(hash + step) & mask_];
@@ -88,6 +99,8 @@ const char* IndexView::target(const char* name) const {
     if (bucket.name_hash != hash) continue;
     const char* text = string_at(bucket.name_offset);
     if (!text || !equal(text, name)) continue;
+    const char* rest = string_at(std::uint64_t{bucket.name_offset} + length(text) + 1);
+    if (caller && !(rest && equal(rest, caller))) continue;
     return path_at(bucket.target_offset);
   }
   return nullptr;
@@ -95,12 +108,12 @@ const char* IndexView::target(const char* name) const {
 
 const char* IndexView::target_of_file(std::uint64_t dev, std::uint64_t ino,
                                       std::int64_t mtime_ns) const {
-  const File* found = find_file(files_, file_count_, dev, ino, mtime_ns);
+  const File* found = find(files_, file_count_, dev, ino, mtime_ns);
   return found ? path_at(found->target_offset) : nullptr;
 }
 
 const char* IndexView::original(const char* target) const {
-  if (target < bytes_ || target >= bytes_ + size_) return nullptr;
+  if (!owns(target)) return nullptr;
   return path_at(static_cast<std::uint32_t>(target - bytes_ + length(target) + 1));
 }
 

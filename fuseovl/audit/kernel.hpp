@@ -54,10 +54,12 @@ enum class Mapping : unsigned char {
   writable,
 };
 
-/// A mapping of the regular file at `path`, or nullptr. FIFOs and devices do not block it.
-/// Truncating the file ends this process (SIGBUS), so a writable one must be this user's own; a
-/// readable one is as trusted as LD_LIBRARY_PATH, and a file of the mount cannot be truncated.
-inline void* map_file(const char* path, Mapping how, unsigned long& size) {
+/// A mapping of the regular file at `path`, which is on `device`, or nullptr. FIFOs and devices do
+/// not block it. Truncating the file ends this process (SIGBUS), so a writable one must be this
+/// user's own; a readable one is as trusted as LD_LIBRARY_PATH, and a file of the mount cannot be
+/// truncated.
+inline void* map_file(const char* path, Mapping how, unsigned long& size,
+                      unsigned long* device = nullptr) {
   const bool writable = how == Mapping::writable;
   const int open_flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), open_flags);
@@ -67,6 +69,7 @@ inline void* map_file(const char* path, Mapping how, unsigned long& size) {
   if (syscall6(__NR_fstat, fd, as_long(&st)) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
       (!writable || st.st_uid == static_cast<unsigned long>(syscall6(__NR_geteuid, 0)))) {
     size = static_cast<unsigned long>(st.st_size);
+    if (device) *device = st.st_dev;
     const bool whole = how == Mapping::whole && size <= (4UL << 20);
     const long at =
         syscall6(__NR_mmap, 0, st.st_size, writable ? PROT_READ | PROT_WRITE : PROT_READ,

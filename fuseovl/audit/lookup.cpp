@@ -148,23 +148,24 @@ bool is_harmless(const IndexView& index, const Element& element, const StartBloc
 
 }  // namespace
 
-bool library_path_agrees(const IndexView& index, const StartBlock& start) {
+LibraryPath compare_library_path(const IndexView& index, const StartBlock& start) {
   const char* value = value_of(start);
   const std::uint32_t recorded = index.search_path();
   const bool used = recorded & 1;
-  if (!know_directory(value)) return false;
-  if (index_format::search_path(hash_of(value), used) == recorded) return true;
+  if (!know_directory(value)) return LibraryPath::other;
+  if (index_format::search_path(hash_of(value), used) == recorded) return LibraryPath::same;
   Elements elements;
-  if (!elements.split(value)) return false;
+  if (!elements.split(value)) return LibraryPath::other;
   unsigned first = 0, last = 0;
   if (!elements.find(recorded, first, last)) {
-    if (used) return false;
+    if (used) return LibraryPath::other;
     first = last = 0;
   }
-  if (elements.count() - (last - first) > kMostDirectories) return false;
+  if (elements.count() - (last - first) > kMostDirectories) return LibraryPath::other;
   for (unsigned i = 0; i < elements.count(); ++i)
-    if ((i < first || i >= last) && !is_harmless(index, elements[i], start)) return false;
-  return true;
+    if ((i < first || i >= last) && !is_harmless(index, elements[i], start))
+      return LibraryPath::other;
+  return LibraryPath::harmless;
 }
 
 bool hwcaps_agree(const IndexView& index, const StartBlock& start) {

@@ -46,7 +46,8 @@ bool is_script(const char* path) {
   return head[0] == '#' && head[1] == '!';
 }
 
-/// The path and arguments that exec this program under the same name, or a null path.
+/// The path and arguments that exec this program again, or a null path. Under the same name, but
+/// for a program without one (fexecve, memfd, renamed): that is "exe" in ps then.
 struct Command {
   const char* path = nullptr;
   char** argv = nullptr;

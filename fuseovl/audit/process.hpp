@@ -52,8 +52,9 @@ struct TlsNeed {
   unsigned long bytes = 0;    ///< sum of tls::block_cost()
   bool over_aligned = false;  ///< no auditor can place a block (static_tls.hpp)
 };
-/// Of a program that is not in the map, before ld.so searches for its libraries; at most what they
-/// need. The program's static area is aligned to `area_align`.
+/// Of a program that is not in the map, before ld.so searches for its libraries; about what they
+/// need: LD_LIBRARY_PATH counts before each RPATH. The program's static area is aligned to
+/// `area_align`.
 TlsNeed find_tls_need(const StartBlock& start, unsigned long area_align);
 
 /// Adds up the TLS of a start's libraries, which glibc leaves out of the static area under any
@@ -73,10 +74,14 @@ class TlsGuard {
   Fit take(const link_map& map);
   /// For start_again(): half as much again as is needed so far, for the libraries still to come.
   unsigned long wanted() const;
+  /// The tunable that this process was started with. A start_again() with no more would repeat
+  /// without end.
+  unsigned long optional() const { return optional_; }
 
  private:
   unsigned long needed_ = 0;
   unsigned long limit_ = 0;
+  unsigned long optional_ = 0;
   unsigned long namespaces_ = tls::kDefaultNamespaces;
   unsigned long area_align_ = 64;
   bool wide_ = false;  ///< a block is aligned more than the area

@@ -121,7 +121,9 @@ TlsGuard::TlsGuard(const StartBlock& start) {
   // libc that uses them.
   const unsigned long promised =
       tls::surplus(namespaces_, tls::kDefaultOptional) - tls::kDefaultOptional;
-  limit_ = tls::surplus(namespaces_ + 1, settings.optional) - promised;
+  optional_ = settings.optional;
+  const unsigned long most = 2 * tls::kMostBytes;  // beyond it sums may overflow
+  limit_ = tls::surplus(namespaces_ + 1, optional_ < most ? optional_ : most) - promised;
   // _dl_determine_tlsoffset: the strictest of the thread control block (64) and the program.
   const auto* segments = reinterpret_cast<const ElfW(Phdr)*>(start.auxiliary(AT_PHDR));
   for (unsigned long i = 0; segments && i < start.auxiliary(AT_PHNUM); ++i)

@@ -3,7 +3,8 @@
 // The TLS of a program that the index does not know, added up before ld.so searches for its first
 // library. No name is tried that may not exist: each directory of a search path is listed once, and
 // ld.so.cache is read. A library that is found neither way (in hwcaps directories, by tokens other
-// than $ORIGIN) does not count; TlsGuard sees it when it is mapped.
+// than $ORIGIN, by a relative directory, in a very large one) does not count; TlsGuard sees it when
+// it is mapped.
 
 #include <elf.h>
 #include <limits.h>
@@ -120,7 +121,7 @@ class Scan {
     }
     read(text_, false);
     for (unsigned long i = 0; i < wanted_count_; ++i)
-      if (wanted_[i].path) read(wanted_[i].path, true);
+      if (wanted_[i].path && is_new_file(i)) read(wanted_[i].path, true);
     cache_.release();
     return need_;
   }
@@ -128,7 +129,8 @@ class Scan {
  private:
   static constexpr unsigned long kMostWanted = 4096;
   static constexpr unsigned long kMostDirectories = 1024;
-  static constexpr unsigned long kSlots = 16384;  // a power of two
+  static constexpr unsigned long kMostEntries = 4096;  // of one directory
+  static constexpr unsigned long kSlots = 16384;       // a power of two
 
   /// `a` and `b`, one after the other; nullptr: there is no room.
   const char* keep(const char* a, unsigned long a_size, const char* b, unsigned long b_size) {
@@ -157,7 +159,7 @@ class Scan {
   void list_all(const char* value, const char* requester) {
     library_path::each_element(value, length(value), [&](const Element& element) {
       const char* path = expand(element.text, element.size, requester);
-      if (path) list(*path ? path : ".");
+      if (path && *path == '/') list(path);
     });
   }
 
@@ -165,13 +167,15 @@ class Scan {
     const unsigned long hash = fnv1a(directory, length(directory));
     for (unsigned long i = 0; i < listed_count_; ++i)
       if (listed_[i] == hash) return;
-    if (listed_count_ == kMostDirectories) return;
+    if (listed_count_ == kMostDirectories || names_count_ == kSlots / 2) return;
     listed_[listed_count_++] = hash;
     const long fd =
         syscall6(__NR_openat, AT_FDCWD, as_long(directory), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;
-    for (long got; (got = syscall6(__NR_getdents64, fd, as_long(entries_), sizeof entries_)) > 0;) {
-      for (long at = 0; at < got;) {
+    unsigned long count = 0;
+    for (long got; count < kMostEntries &&
+                   (got = syscall6(__NR_getdents64, fd, as_long(entries_), sizeof entries_)) > 0;) {
+      for (long at = 0; at < got; ++count) {
         const auto& entry = *reinterpret_cast<const DirectoryEntry*>(entries_ + at);
         at += entry.size;
         const unsigned long name = fnv1a(entry.name, length(entry.name));
@@ -199,7 +203,19 @@ class Scan {
       path = find_in_cache(name);
     else if (const char* prefix = keep(directory, length(directory), "/", 1))
       path = keep(prefix, length(prefix), name, size);
-    wanted_[wanted_count_++] = {hash, path};
+    wanted_[wanted_count_++] = {hash, path, 0, 0};
+  }
+
+  /// Whether the file `i` is none of those before, which one library that is wanted by two names
+  /// is.
+  bool is_new_file(unsigned long i) {
+    struct stat st;
+    if (!stat_path(wanted_[i].path, st)) return false;
+    for (unsigned long k = 0; k < i; ++k)
+      if (wanted_[k].dev == st.st_dev && wanted_[k].ino == st.st_ino) return false;
+    wanted_[i].dev = st.st_dev;
+    wanted_[i].ino = st.st_ino;
+    return true;
   }
 
   const char* find_in_cache(const char* name) {
@@ -278,6 +294,8 @@ class Scan {
   struct Wanted {
     unsigned long hash;  ///< of the name
     const char* path;    ///< nullptr: not found
+    unsigned long dev;
+    unsigned long ino;  ///< 0: not read yet
   };
 
   TlsNeed need_;

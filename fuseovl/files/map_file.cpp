@@ -7,15 +7,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 #include <vector>
 
-#include "base/content_hash.hpp"
 #include "base/file_systems.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/session/shared.hpp"
+#include "ship/bundle/bundle_file.hpp"
 
 namespace heddle {
 namespace {
@@ -24,22 +25,36 @@ using std::chrono::milliseconds;
 
 /// A longer file is no map.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+constexpr std::uint64_t kHead = bundle_format::kHeadSize;
+constexpr std::uint64_t kFooter = bundle_format::kFooterSize;
 
-/// 0, or an errno.
-int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (!S_ISREG(status.st_mode) || size > kMostBytes) return ENOEXEC;
-  std::vector<char> buffer(std::min<std::size_t>(size, 1U << 20));
-  for (std::size_t done = 0; done < size;) {
-    const auto got = read_at(from, buffer, static_cast<off_t>(done), MayBlock::yes);
+/// The bytes from `begin` to `end`, to the same place. 0, or an errno.
+int copy(int from, int to, std::uint64_t begin, std::uint64_t end, const WorkPlace& place) {
+  std::vector<char> buffer(std::min<std::size_t>(end - begin, 1U << 20));
+  if (::lseek(to, static_cast<off_t>(begin), SEEK_SET) < 0) return errno;
+  for (auto done = begin; done < end;) {
+    const std::span piece(buffer.data(), std::min<std::size_t>(buffer.size(), end - done));
+    const auto got = read_at(from, piece, static_cast<off_t>(done), MayBlock::yes);
     if (!got) return got.error();
     if (*got == 0) break;
-    if (auto written = write_all(to, {buffer.data(), *got}, "copy"); !written)
+    if (auto written = write_all(to, {piece.data(), *got}, "copy"); !written)
       return written.error().code();
     done += *got;
     place.moves_on();
   }
   return 0;
+}
+
+/// Of a bundle only head, index and footer, with a hole between them. 0, or an errno.
+int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
+  if (!S_ISREG(status.st_mode)) return ENOEXEC;
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (!is_bundle(from)) return size > kMostBytes ? ENOEXEC : copy(from, to, 0, size, place);
+  // Without an index its reader says what is wrong.
+  const auto footer = read_bundle_footer(from, {});
+  const auto index = footer ? footer->offset : size - std::min(size, kFooter);
+  if (const int code = copy(from, to, 0, std::min(size, kHead), place)) return code;
+  return copy(from, to, index, size, place);
 }
 
 /// Of the descriptor `open`, or where that is -1, of the file at `path`.
@@ -63,16 +78,23 @@ Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
                                     : ::fstat(file, &found->status) != 0
                                         ? errno
                                         : copy(file, bytes.get(), found->status, place);
+                      if (found->code == 0 && own && *own && is_bundle(bytes.get()))
+                        place.give(std::move(*own));
                     },
                 .path_of = [&](std::size_t) { return std::string_view(whole); },
                 .kept = {bytes.get()}};
   if (open >= 0) work.kept.push_back(open);
-  if (work_on_files(1, work)[0].state != WorkResult::State::done)
+  auto result = std::move(work_on_files(1, work)[0]);
+  if (result.state != WorkResult::State::done)
     return fail(Error(path, "cannot be read", not_answered_for(limit),
                       "--origin-timeout says how long to wait")
                     .because(Cause::silent));
   if (found->code != 0) return fail(map_open_error(path, found->code));
-  return MapFile{std::move(path), std::move(bytes), found->status};
+  MapFile out{std::move(path), std::move(bytes), found->status, Fd()};
+  if (!is_bundle(out.content.get())) return out;
+  out.bundle = open < 0 ? std::move(result.file) : Fd(::fcntl(open, F_DUPFD_CLOEXEC, 0));
+  if (!out.bundle) return fail_errno(out.path, "cannot be read", EMFILE);
+  return out;
 }
 
 }  // namespace
@@ -94,10 +116,13 @@ Result<MapContent> MapFile::read_all() const {
 }
 
 Result<std::string> MapFile::bytes() const {
-  if (::lseek(content.get(), 0, SEEK_SET) < 0) return fail_errno(path, "cannot read");
-  return heddle::read_all(content.get(), path);
+  auto reader = TRY(read());
+  return *reader.bytes();
 }
 
-Result<ContentHash> MapFile::hash() const { return hash_file(content.get(), path); }
+Result<ContentHash> MapFile::hash() const {
+  auto reader = TRY(read());
+  return reader.id();
+}
 
 }  // namespace heddle

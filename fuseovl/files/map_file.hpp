@@ -11,12 +11,13 @@
 
 namespace heddle {
 
-/// A copy in memory of a map's file, which others may change. A child reads it and is abandoned
-/// where the file system does not answer (file_work.hpp).
+/// A copy in memory of a map's or bundle's file, which others may change. A child reads it and is
+/// abandoned where the file system does not answer (file_work.hpp).
 struct MapFile {
   std::string path;
   Fd content;
   struct stat status {};  ///< the file's, when it was read
+  Fd bundle;              ///< the file itself, of a bundle: its content is not copied
 
   /// Of the map at `path`. Cause::silent: its file system has not answered for `limit` (0: no
   /// limit); ENOEXEC: it is no regular file; else errors of open(2).

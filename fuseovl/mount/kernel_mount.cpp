@@ -36,7 +36,8 @@ constexpr unsigned kCloexec = 1;  // of fsopen(2) and fsmount(2)
 constexpr unsigned kSetFlag = 0;
 constexpr unsigned kSetString = 1;
 constexpr unsigned kCreate = 6;
-constexpr unsigned kReadOnlyNoSuidNoDev = 0x1 | 0x2 | 0x4;
+constexpr unsigned kReadOnly = 0x1;
+constexpr unsigned kNoSuidNoDev = 0x2 | 0x4;
 constexpr unsigned kFromEmptyPath = 0x4;
 constexpr unsigned kToEmptyPath = 0x40;
 constexpr unsigned kBeneath = 0x200;
@@ -48,25 +49,27 @@ bool move_tree(int tree, const std::string& mount_point, unsigned flags) {
 
 }  // namespace
 
-Result<void> mount_fuse_device(int device, const std::string& mount_point) {
+Result<void> mount_fuse_device(int device, const std::string& mount_point, Writes writes) {
   const std::string options =
       "fd=" + std::to_string(device) + ",rootmode=40000,user_id=" + std::to_string(::getuid()) +
       ",group_id=" + std::to_string(::getgid()) +
       ",default_permissions,allow_other,max_read=" + std::to_string(kMaxRead);
-  if (::mount(kMountSource, mount_point.c_str(), kMountType, MS_RDONLY | MS_NOSUID | MS_NODEV,
+  const unsigned long read_only = writes == Writes::refused_by_kernel ? MS_RDONLY : 0;
+  if (::mount(kMountSource, mount_point.c_str(), kMountType, read_only | MS_NOSUID | MS_NODEV,
               options.c_str()) != 0)
     return fail_errno(mount_point, "cannot mount");
   return {};
 }
 
-Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount) {
+Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount, Writes writes) {
   if (!by_fusermount) {
     auto device = TRY(open_fuse_device());
-    auto mounted = mount_fuse_device(device.get(), mount_point);
+    auto mounted = mount_fuse_device(device.get(), mount_point, writes);
     if (mounted) return device;
     if (mounted.error().code() != EPERM) return fail(std::move(mounted.error()));
   }
-  std::string options = std::string("ro,nosuid,nodev,default_permissions,fsname=") + kMountSource +
+  std::string options = std::string(writes == Writes::refused_by_kernel ? "ro" : "rw") +
+                        ",nosuid,nodev,default_permissions,fsname=" + kMountSource +
                         ",subtype=heddle,max_read=" + std::to_string(kMaxRead);
   if (users_may_allow_other() || ::geteuid() == 0) options += ",allow_other";
   return fusermount_mount(mount_point, options);
@@ -133,7 +136,7 @@ Result<Stacking> mount_stacking() {
   return errno == EBADF ? Stacking::beneath : Stacking::on_top;
 }
 
-Result<Fd> new_fuse_tree(int device) {
+Result<Fd> new_fuse_tree(int device, Writes writes) {
   const Fd context(static_cast<int>(::syscall(SYS_fsopen, "fuse", kCloexec)));
   bool good = context.valid();
   const auto set = [&](const char* key, const std::string& value) {
@@ -149,9 +152,10 @@ Result<Fd> new_fuse_tree(int device) {
   for (const char* flag : {"default_permissions", "allow_other"})
     good = good && ::syscall(SYS_fsconfig, context.get(), kSetFlag, flag, nullptr, 0) == 0;
   good = good && ::syscall(SYS_fsconfig, context.get(), kCreate, nullptr, nullptr, 0) == 0;
-  Fd tree(
-      good ? static_cast<int>(::syscall(SYS_fsmount, context.get(), kCloexec, kReadOnlyNoSuidNoDev))
-           : -1);
+  const unsigned read_only = writes == Writes::refused_by_kernel ? kReadOnly : 0;
+  Fd tree(good ? static_cast<int>(
+                     ::syscall(SYS_fsmount, context.get(), kCloexec, read_only | kNoSuidNoDev))
+               : -1);
   if (!tree) return fail_errno("", "cannot make the mount");
   return tree;
 }

@@ -17,14 +17,24 @@ inline constexpr const char* kMountSource = "heddle";
 /// Bytes of one READ request, of each mount and session.
 inline constexpr unsigned kMaxRead = 1U << 20;
 
-/// Mounts `device` on the directory `mount_point` by mount(2): type fuse.heddle, read only, nosuid,
-/// nodev, default_permissions, allow_other. EPERM: no right to mount in this namespace; EINVAL: the
-/// device was opened in another user namespace.
-Result<void> mount_fuse_device(int device, const std::string& mount_point);
+/// Who answers attempts to change the mount with EROFS.
+enum class Writes : std::uint8_t {
+  refused_by_kernel,  ///< the mount is read-only
+  /// The mount is not, so that the daemon sees and counts them: for maps with trees, whose users
+  /// are told which directories their programs want to write to.
+  refused_by_daemon,
+};
+
+/// Mounts `device` on the directory `mount_point` by mount(2): type fuse.heddle, nosuid, nodev,
+/// default_permissions, allow_other. EPERM: no right to mount in this namespace; EINVAL: the device
+/// was opened in another user namespace.
+Result<void> mount_fuse_device(int device, const std::string& mount_point,
+                               Writes writes = Writes::refused_by_kernel);
 
 /// open_fuse_device() and mount_fuse_device(); without the right to mount, or with `by_fusermount`,
 /// by fusermount3, with allow_other only where /etc/fuse.conf has user_allow_other.
-Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount = false);
+Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount = false,
+                      Writes writes = Writes::refused_by_kernel);
 
 /// A detached copy of the mount on `mount_point`, for another mount namespace. Sends the file
 /// system no request.
@@ -61,7 +71,7 @@ enum class Stacking : std::uint8_t {
 Result<Stacking> mount_stacking();
 
 /// As mount_fuse_device(), but detached. ENOSYS: before Linux 5.2.
-Result<Fd> new_fuse_tree(int device);
+Result<Fd> new_fuse_tree(int device, Writes writes = Writes::refused_by_kernel);
 /// Replaces what is mounted on `mount_point` by `tree`, or mounts over it (Stacking).
 Result<void> exchange_mount(int tree, const std::string& mount_point);
 

@@ -54,10 +54,16 @@ bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
   return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
 }
 
+/// Whether `directory` has other names of the same files, or a map's trees: too many to read ahead
+/// of the programs that use some of them.
+bool is_left_alone(const std::string& directory) {
+  return directory == kMapsDirectory || directory == kTreesDirectory;
+}
+
 /// Whether programs may need the names of `directory` at once. The only view's directory and plugin
 /// directories are rarely used.
 bool is_warmed(const std::string& directory, bool only_view) {
-  return directory == kOwnDirectory || (directory != kMapsDirectory && !only_view);
+  return directory == kOwnDirectory || (!is_left_alone(directory) && !only_view);
 }
 
 constexpr unsigned kLongestLife = 30;  // seconds; an origin may not answer
@@ -130,7 +136,7 @@ class Chooser {
         files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
     };
     (void)walk_tree(directory.get(), visit, [&](const std::string& name) {
-      return all ? name != kMapsDirectory : is_warmed(name, only_view);
+      return all ? !is_left_alone(name) : is_warmed(name, only_view);
     });
     std::stable_sort(files.begin(), files.end(),
                      [](const File& a, const File& b) { return a.size < b.size; });

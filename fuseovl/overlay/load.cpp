@@ -4,11 +4,15 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
+#include <filesystem>
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "resolver/map/index_format.hpp"
 #include "resolver/map/served_names.hpp"
 
 namespace heddle {
@@ -21,17 +25,47 @@ void leave_out(MapContent& content, const Origins& origins) {
   std::erase_if(content.paths, gone);
 }
 
+/// The stamp that programs see of an object within a tree, which is mounted over its own path.
+std::optional<FileStamp> stamp_in_trees(const std::vector<ServedTree>& trees,
+                                        const std::string& path) {
+  for (std::size_t i = 0; i < trees.size(); ++i) {
+    const auto& tree = trees[i];
+    if (!tree.root || !path.starts_with(tree.path + "/")) continue;
+    const auto found = tree.index.find_path(std::string_view(path).substr(tree.path.size() + 1));
+    if (!found) continue;
+    const TreeNode node = tree.index.node(*found);
+    if (!S_ISREG(node.mode)) continue;
+    return FileStamp{{index_format::kThisMount, Tree::inode(Tree::TreePlace{i, node.same_as})},
+                     node.size,
+                     node.mtime_ns,
+                     node.ctime_ns};
+  }
+  return std::nullopt;
+}
+
+/// The path of an open file without links. The map's path may have some.
+std::string canonical_path(const Origin& origin, const std::string& otherwise) {
+  const auto link = "/proc/self/fd/" + std::to_string(origin.fd.get());
+  std::error_code none;
+  const auto found = origin.fd ? std::filesystem::read_symlink(link, none).string() : "";
+  return found.starts_with('/') ? found : otherwise;
+}
+
 Result<std::string> index_of(const MapContent& content, const Origins& origins,
-                             const LoadOptions& options, const std::string& map_id) {
+                             const LoadOptions& options, const std::string& map_id,
+                             const std::vector<ServedTree>& trees) {
   const auto root =
       fmt::format("{}/{}/{}", options.mount_point, kMapsDirectory, map_directory(map_id));
-  IndexInput input{content, root, {}, std::vector<bool>(content.objects.size())};
+  IndexInput input{content, root, {}, std::vector<bool>(content.objects.size()), {}, {}};
   for (const auto& program : content.programs) {
     const Origin& origin = origins.files[program.object];
     input.programs.push_back(origin.as_mapped ? std::optional(origin.stamp) : std::nullopt);
   }
   for (const Origin& origin : origins.files)
     input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
+  for (ObjectId id = 0; !trees.empty() && id < content.objects.size(); ++id)
+    input.in_trees.push_back(
+        stamp_in_trees(trees, canonical_path(origins.files[id], content.objects[id].path)));
   if (options.serve == ServePolicy::remote)
     for (ObjectId id = 0; id < content.objects.size(); ++id)
       input.direct[id] = origins.files[id].usable && origins.files[id].locality != Locality::remote;
@@ -50,6 +84,22 @@ Result<void> stage(OverlayContent& out, const StageOptions& options) {
   return out.files.stage(TRY(StageDirectory::open(options.directory)), options.budget);
 }
 
+/// Those of this process, but for its own group.
+std::vector<gid_t> supplementary_groups() {
+  std::vector<gid_t> out(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+  out.resize(
+      static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(out.size()), out.data()))));
+  std::erase(out, ::getgid());
+  return out;
+}
+
+OwnFile own_file(std::string bytes, const timespec& made) {
+  return {std::make_shared<const std::string>(std::move(bytes)), made};
+}
+
+/// Of the hard limit, so many descriptors may be open for the files of trees.
+constexpr std::size_t kMostForTrees = 4096;
+
 }  // namespace
 
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
@@ -59,13 +109,22 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   if (options.map_fd < 0) TRY(check_map_path(options.map_path));
   OverlayContent out;
   MapContent content;
+  std::vector<ServedTree> trees;
   {
     auto reader = TRY(map.read());
     content = TRY(reader.read_all());
+    for (const auto& [path, index] : TRY(reader.trees()))
+      trees.push_back({std::string(path), index, {}});
+    content.trees.clear();
+    out.map = reader.bytes();
     out.facts.map_id = reader.id().hex();
   }
 
-  Origins origins = open_origins(content, raise_fd_limit(), options.origin_timeout);
+  auto descriptors = raise_fd_limit();
+  const auto for_trees = trees.empty() ? 0 : std::min(descriptors / 2, kMostForTrees);
+  descriptors -= std::min(descriptors, for_trees + trees.size());
+  Origins origins = open_origins(content, descriptors, options.origin_timeout);
+  open_tree_roots(trees, options.origin_timeout, origins);
   if (origins.silent && options.on_drift == OnDrift::refuse)
     return fail(Error(origins.silent->path, "cannot be checked", origins.silent->what,
                       "--on-drift warn mounts without the files of such a file system, "
@@ -79,15 +138,20 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
         "build the map again (fs-resolve build), or mount with --on-drift warn");
   leave_out(content, origins);
 
+  std::vector<TreeIndex> indexes;
+  for (const auto& tree : trees) indexes.push_back(tree.root ? tree.index : TreeIndex());
   out.tree =
-      TRY(Tree::build(content, {std::string(map_directory(out.facts.map_id)), options.previous}));
+      TRY(Tree::build(content, {std::string(map_directory(out.facts.map_id)), options.previous},
+                      std::move(indexes)));
   ::clock_gettime(CLOCK_REALTIME, &out.made);
-  auto index = TRY(index_of(content, origins, options, out.facts.map_id));
-  auto map_bytes = TRY(map.bytes());
+  auto index = TRY(index_of(content, origins, options, out.facts.map_id, trees));
   out.facts.index_bytes = index.size();
-  out.own.push_back({std::move(index), out.made});
-  out.own.push_back({std::move(map_bytes), map.status.st_mtim});
-  for (auto& [name, bytes] : content.generated) out.own.push_back({std::move(bytes), out.made});
+  out.own.push_back(own_file(std::move(index), out.made));
+  // Trees may have names of directories that are closed to others.
+  const mode_t map_mode = trees.empty() ? 0444 : 0400;
+  out.own.push_back({out.map, map.status.st_mtim, map_mode});
+  for (auto& [name, bytes] : content.generated)
+    out.own.push_back(own_file(std::move(bytes), out.made));
   std::vector<std::string> paths;
   paths.reserve(content.objects.size());
   for (auto& object : content.objects) paths.push_back(std::move(object.path));
@@ -98,6 +162,8 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   for (const auto& view : content.views) out.facts.names += view.names.size();
   out.facts.start_time = utc_text(out.made);
   out.files = ObjectFiles(std::move(origins), std::move(paths));
+  out.trees = std::make_unique<TreeFiles>(std::move(trees), for_trees);
+  if (options.in_user_namespace) out.unmapped_groups = supplementary_groups();
   out.origin_timeout = options.origin_timeout;
   out.files.on_change(options.on_change);
   if (!options.stage.directory.empty())

@@ -26,11 +26,13 @@ struct LoadOptions {
   OnChange on_change = OnChange::keep;
   StageOptions stage;
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
+  bool in_user_namespace = false;  ///< the mount is in one that maps only this user and his group
 };
 
-/// Checks and pins every file of a map, and makes its tree and index. `drifts` gets each file that
-/// differs, also on failure. With OnDrift::warn the index has no changed program, which then runs
-/// unguided, and no name of a missing file, which ld.so searches itself.
+/// Checks and pins every file of a map, opens the directories of its trees, and makes its tree and
+/// index. `drifts` gets each file that differs, and each tree that is missing, also on failure.
+/// With OnDrift::warn the index has no changed program, which then runs unguided, and no name of a
+/// missing file, which ld.so searches itself.
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
 
 }  // namespace heddle

@@ -61,8 +61,30 @@ void on_init(void* userdata, fuse_conn_info* connection) {
   before_answer();
 }
 
+/// Refuses a change of the entry `name` in a directory, or of the inode itself.
+void refuse(fuse_req_t request, fuse_ino_t ino, const char* name = nullptr) {
+  answer<&Overlay::refuse>(request, ino, name);
+}
+
+/// Writes come only where the mount is not read-only for the kernel (mount/kernel_mount.hpp).
+void add_writes(fuse_lowlevel_ops& ops) {
+  ops.create = [](auto request, auto parent, auto name, auto...) { refuse(request, parent, name); };
+  ops.mknod = [](auto request, auto parent, auto name, auto...) { refuse(request, parent, name); };
+  ops.mkdir = [](auto request, auto parent, auto name, auto...) { refuse(request, parent, name); };
+  ops.symlink = [](auto request, auto, auto parent, auto name) { refuse(request, parent, name); };
+  ops.link = [](auto request, auto, auto parent, auto name) { refuse(request, parent, name); };
+  ops.unlink = [](auto request, auto parent, auto name) { refuse(request, parent, name); };
+  ops.rmdir = [](auto request, auto parent, auto name) { refuse(request, parent, name); };
+  ops.rename = [](auto request, auto parent, auto name, auto...) { refuse(request, parent, name); };
+  ops.setattr = [](auto request, auto ino, auto...) { refuse(request, ino); };
+  ops.setxattr = [](auto request, auto ino, auto...) { refuse(request, ino); };
+  ops.removexattr = [](auto request, auto ino, auto...) { refuse(request, ino); };
+  ops.fallocate = [](auto request, auto ino, auto...) { refuse(request, ino); };
+  ops.write = answer<&Overlay::write>;
+}
+
 // libfuse answers the missing operations with ENOSYS, and the kernel sends them no more: FLUSH,
-// LISTXATTR, STATX, LSEEK. ACCESS (default_permissions) and writes (a read-only mount) never come.
+// STATX, LSEEK. ACCESS (default_permissions) never comes.
 fuse_lowlevel_ops make_ops() {
   fuse_lowlevel_ops ops{};
   ops.init = on_init;
@@ -76,6 +98,8 @@ fuse_lowlevel_ops make_ops() {
   ops.readdir = answer<&Overlay::list<false>>;
   ops.readdirplus = answer<&Overlay::list<true>>;
   ops.statfs = answer<&Overlay::statfs>;
+  ops.listxattr = answer<&Overlay::listxattr>;
+  add_writes(ops);
   return ops;
 }
 
@@ -88,11 +112,22 @@ const fuse_lowlevel_ops& Overlay::ops() {
 
 Overlay::Overlay(OverlayContent content)
     : content_(std::move(content)),
-      pool_(content_.files.lane_count(), content_.origin_timeout, state_->giving_up) {}
+      // A lane for each tree, and one for notifications.
+      pool_(content_.files.lane_count() + content_.trees->trees().size() + 1,
+            content_.origin_timeout, state_->giving_up) {}
+
+std::vector<int> Overlay::descriptors() const {
+  auto out = content_.files.descriptors();
+  for (const int root : content_.trees->descriptors()) out.push_back(root);
+  return out;
+}
 
 void Overlay::init(fuse_conn_info& connection) {
-  // READDIRPLUS without _AUTO, which would bring attributes of the first page only.
-  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS;
+  // READDIRPLUS without _AUTO, which would bring attributes of the first page only. Nothing of
+  // writing: with the writeback cache the kernel would keep what was written and answer for it,
+  // and O_TRUNC comes as a SETATTR.
+  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
+                              FUSE_CAP_READDIRPLUS | FUSE_CAP_CACHE_SYMLINKS;
   connection.want = connection.capable & wanted;
   connection.max_read = kMaxRead;
   connection.max_write = kMaxWrite;
@@ -102,7 +137,32 @@ void Overlay::init(fuse_conn_info& connection) {
   if (on_ready_) on_ready_();
 }
 
+/// As lstat(2) of the original showed it when the map was built. The kernel shows owners that the
+/// mount's user namespace does not map as 65534, as it does natively.
+struct stat Overlay::attributes(const TreeNode& node) const {
+  struct stat st {};
+  st.st_mode = node.mode;
+  // Of a group that is not mapped the kernel takes nobody for a member: the user is an "other".
+  const auto& groups = content_.unmapped_groups;
+  if (std::ranges::find(groups, node.gid) != groups.end())
+    st.st_mode = (st.st_mode & ~mode_t{S_IRWXO}) | (st.st_mode & S_IRWXG) >> 3;
+  st.st_uid = node.uid;
+  st.st_gid = node.gid;
+  st.st_nlink = node.links;
+  st.st_size = static_cast<off_t>(node.size);
+  st.st_blocks = static_cast<blkcnt_t>((node.size + 511) / 512);
+  st.st_blksize = kBlockSize;
+  st.st_atim = st.st_mtim = from_nanoseconds(node.mtime_ns);
+  st.st_ctim = from_nanoseconds(node.ctime_ns);
+  return st;
+}
+
 struct stat Overlay::attributes(InodeNumber ino) const {
+  if (const auto place = content_.tree.tree_place(ino)) {
+    auto out = attributes(content_.tree.tree_node(*place));
+    out.st_ino = ino;
+    return out;
+  }
   struct stat st {};
   st.st_ino = ino;
   st.st_nlink = content_.tree.link_count(ino);
@@ -117,7 +177,9 @@ struct stat Overlay::attributes(InodeNumber ino) const {
   };
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
     case NodeKind::directory:
-      st.st_mode = S_IFDIR | 0555;
+      // Root's mount shows its files to all users: the way to a tree may be closed to them. A tree
+      // that is mounted over its own path is not reached through here.
+      st.st_mode = S_IFDIR | (ino == Tree::kTrees ? 0500 : 0555);
       break;
     case NodeKind::link:
       st.st_mode = S_IFLNK | 0777;
@@ -125,14 +187,17 @@ struct stat Overlay::attributes(InodeNumber ino) const {
       break;
     case NodeKind::own: {
       const auto& own = content_.own[content_.tree.own(ino)];
-      set_size(own.bytes.size());
+      set_size(own.bytes->size());
       st.st_mtim = own.modified;
+      st.st_mode = S_IFREG | own.mode;
       // A copy of ld.so: the kernel wants to execute it.
-      if (own.bytes.starts_with("\177ELF")) st.st_mode |= 0111;
+      if (own.bytes->starts_with("\177ELF")) st.st_mode |= 0111;
       break;
     }
     case NodeKind::object:
       set_attributes(st, content_.files.origin(content_.tree.object(ino)));
+      break;
+    case NodeKind::tree_file:
       break;
   }
   return st;
@@ -187,7 +252,7 @@ void Overlay::getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, std
 
 void Overlay::readlink(fuse_req_t request, fuse_ino_t ino) {
   if (content_.tree.kind(ino) == NodeKind::link)
-    fuse_reply_readlink(request, content_.tree.target(ino).c_str());
+    fuse_reply_readlink(request, std::string(content_.tree.target(ino)).c_str());
   else
     fuse_reply_err(request, EINVAL);
 }
@@ -211,17 +276,19 @@ void Overlay::opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 template <bool plus>
 void Overlay::list(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
                    fuse_file_info*) {
-  const auto entries = content_.tree.entries(ino);
   size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
   std::string buffer(size, '\0');
   std::size_t used = 0;
-  // Offsets: 1 after `.`, 2 after `..`, 3+i after entry i; constant, for telldir and seekdir. The
-  // names are parts of std::strings, so they end in NUL.
-  for (auto at = static_cast<std::size_t>(offset); at < entries.size() + 2; ++at) {
-    const char* name = at == 0 ? "." : at == 1 ? ".." : entries[at - 2].name.data();
-    const InodeNumber child = at == 0   ? ino
-                              : at == 1 ? content_.tree.parent(ino)
-                                        : entries[at - 2].ino;
+  // Offsets: 1 after `.`, 2 after `..`, 3+i after entry i; constant, for telldir and seekdir.
+  std::string text;
+  for (auto at = static_cast<std::size_t>(offset);; ++at) {
+    const auto found = at == 0   ? TreeEntry{".", ino}
+                       : at == 1 ? TreeEntry{"..", content_.tree.parent(ino)}
+                                 : content_.tree.entry(ino, at - 2);
+    if (!found) break;
+    text = found->name;
+    const char* name = text.c_str();
+    const InodeNumber child = found->ino;
     std::size_t needed = 0;
     const auto next = static_cast<off_t>(at + 1);
     if (plus && at >= 2) {
@@ -246,7 +313,8 @@ void Overlay::list(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
 void Overlay::statfs(fuse_req_t request, fuse_ino_t) {
   struct statvfs out {};
   out.f_bsize = out.f_frsize = kBlockSize;
-  out.f_files = content_.tree.object_count() + content_.tree.directory_count();
+  out.f_files = content_.tree.object_count() + content_.tree.directory_count() +
+                content_.tree.tree_node_count();
   out.f_namemax = kNameMax;
   out.f_flag = ST_RDONLY;
   fuse_reply_statfs(request, &out);
@@ -288,7 +356,7 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
       fuse_reply_err(request, EISDIR);
       return;
     case NodeKind::own: {
-      const std::string_view bytes = content_.own[content_.tree.own(ino)].bytes;
+      const std::string_view bytes = *content_.own[content_.tree.own(ino)].bytes;
       const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
       return reply_bytes(request, bytes.substr(from, size));
     }
@@ -300,7 +368,63 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
                  [&files, object, offset](std::span<char> into, MayBlock block) {
                    return files.read(object, into, offset, block);
                  });
+      return;
     }
+    case NodeKind::tree_file: {
+      TreeFiles& files = *content_.trees;
+      const auto place = *content_.tree.tree_place(ino);
+      const TreeNode node = content_.tree.tree_node(place);
+      const auto bytes = node.hole ? 0 : up_to(node.size, size, offset);
+      if (bytes == 0) return reply_bytes(request, {});
+      reply_read(request, content_.files.lane_count() + place.tree, files.trees()[place.tree].path,
+                 bytes, [&files, place, offset](std::span<char> into, MayBlock block) {
+                   return files.read(place.tree, place.node, into, offset, block);
+                 });
+    }
+  }
+}
+
+/// Where the map has trees their files have no extended attributes, instead of no support for them.
+void Overlay::listxattr(fuse_req_t request, fuse_ino_t, std::size_t size) {
+  if (content_.trees->trees().empty())
+    fuse_reply_err(request, ENOSYS);
+  else if (size == 0)
+    fuse_reply_xattr(request, 0);
+  else
+    fuse_reply_buf(request, nullptr, 0);
+}
+
+void Overlay::refuse(fuse_req_t request, fuse_ino_t ino, const char* name) {
+  auto& refused = state_->refused;
+  ++refused.count;
+  if (const auto place = content_.tree.tree_place(ino); place && !refused.is_named) {
+    const auto below = name ? std::string("/") + name : "";
+    const auto path = content_.trees->path(place->tree, place->node) + below;
+    const bool is_cache = (path + "/").find("/__pycache__/") != path.npos;
+    if (!is_cache && !refused.is_named.exchange(true)) {
+      path.copy(refused.path.data(), refused.path.size() - 1);
+      refused.has_path = true;
+    }
+  }
+  fuse_reply_err(request, EROFS);
+}
+
+/// The kernel has put the bytes into its cache already: write(2) marks the pages as invalid when
+/// this fails, but they stay in the memory of processes that map them, and a page that was written
+/// through a mapping stays valid. So all pages of the file are dropped, in a thread of its own: the
+/// kernel waits there for the answers to other WRITEs.
+void Overlay::write(fuse_req_t request, fuse_ino_t ino, const char*, std::size_t, off_t,
+                    fuse_file_info*) {
+  refuse(request, ino, nullptr);
+  if (!session_) return;
+  const auto drop_pages = [session = session_, ino](std::span<char>) {
+    (void)fuse_lowlevel_notify_inval_inode(session, ino, 0, 0);
+    return tl::expected<std::size_t, int>(0);
+  };
+  const auto lane = content_.files.lane_count() + content_.trees->trees().size();
+  try {
+    pool_.submit({lane, 0, "the kernel's cache", drop_pages, [](const auto&) {}});
+  } catch (const std::exception&) {  // the request is answered already
   }
 }
 

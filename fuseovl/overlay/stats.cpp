@@ -22,6 +22,7 @@ constexpr std::pair<const char*, std::uint32_t> kKinds[] = {
     {"statx", kOpcodeStatx},
     {"open", FUSE_OPEN},
     {"read", FUSE_READ},
+    {"readlink", FUSE_READLINK},
     {"flush", FUSE_FLUSH},
     {"release", FUSE_RELEASE},
     {"opendir", FUSE_OPENDIR},
@@ -34,6 +35,20 @@ constexpr std::pair<const char*, std::uint32_t> kKinds[] = {
     {"listxattr", FUSE_LISTXATTR},
     {"lseek", FUSE_LSEEK},
     {"ioctl", FUSE_IOCTL},
+    {"create", FUSE_CREATE},
+    {"mknod", FUSE_MKNOD},
+    {"mkdir", FUSE_MKDIR},
+    {"symlink", FUSE_SYMLINK},
+    {"link", FUSE_LINK},
+    {"unlink", FUSE_UNLINK},
+    {"rmdir", FUSE_RMDIR},
+    {"rename", FUSE_RENAME},
+    {"rename2", FUSE_RENAME2},
+    {"setattr", FUSE_SETATTR},
+    {"setxattr", FUSE_SETXATTR},
+    {"removexattr", FUSE_REMOVEXATTR},
+    {"fallocate", FUSE_FALLOCATE},
+    {"write", FUSE_WRITE},
     {"interrupt", FUSE_INTERRUPT},
     {"forget", FUSE_FORGET},
     {"batch_forget", FUSE_BATCH_FORGET},
@@ -52,6 +67,23 @@ Json requests_by_kind(const RequestCounters& counters) {
   out["other"] = other;
   return out;
 }
+
+/// Appends entries while a value of the attribute holds them.
+class BoundedLists {
+ public:
+  explicit BoundedLists(std::size_t used) : left_(kMostStatsBytes - used) {}
+  bool add(Json& list, Json entry) {
+    constexpr std::size_t kIndentation = 48;
+    const auto size = entry.dump(2).size() + kIndentation;
+    if (size > left_) return false;
+    left_ -= size;
+    list.push_back(std::move(entry));
+    return true;
+  }
+
+ private:
+  std::size_t left_;
+};
 
 }  // namespace
 
@@ -85,18 +117,26 @@ std::string Overlay::stats_text() const {
   };
   out["requests"] = requests_by_kind(state.session.counters);
   out["prefetch"] = kPrefetch[static_cast<std::size_t>(state.prefetch.load())];
+  const TreeFiles& trees = *content_.trees;
+  out["trees"] = trees.trees().size();
+  out["tree_entries"] = content_.tree.tree_node_count();
+  out["tree_files_opened"] = trees.files_opened();
+  out["tree_bytes_read"] = trees.bytes_read();
+  auto& refused = out["refused_writes"] = {{"count", state.refused.count.load()}};
+  if (state.refused.has_path) refused["path"] = to_json_text(state.refused.path.data());
+  constexpr std::size_t kMostChanged = 64;
+  std::vector<std::string> changed;
+  out["tree_changed_files"] = trees.changed(kMostChanged, changed);
   const auto drifts = files.drifts();
   out["drift_files"] = drifts.size();
-  Json& listed = out["drift"] = Json::array();
-  std::size_t left = kMostStatsBytes - out.dump(2).size();
-  for (const auto& drift : drifts) {
-    Json entry = {{"path", to_json_text(drift.path)}, {"what", to_json_text(drift.what)}};
-    constexpr std::size_t kIndentation = 48;
-    const auto size = entry.dump(2).size() + kIndentation;
-    if (size > left) break;
-    left -= size;
-    listed.push_back(std::move(entry));
-  }
+  out["tree_changed"] = out["drift"] = Json::array();
+  BoundedLists lists(out.dump(2).size());
+  for (const auto& path : changed)
+    if (!lists.add(out["tree_changed"], to_json_text(path))) break;
+  for (const auto& drift : drifts)
+    if (!lists.add(out["drift"],
+                   {{"path", to_json_text(drift.path)}, {"what", to_json_text(drift.what)}}))
+      break;
   return out.dump(2) + "\n";
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/overlay/tree.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <map>
 
@@ -23,8 +25,9 @@ bool is_usable_name(std::string_view name) {
 /// Collects names into directories, then numbers the directories.
 class TreeBuilder {
  public:
-  TreeBuilder(const MapContent& content, const MapDirectories& maps)
+  TreeBuilder(const MapContent& content, const MapDirectories& maps, std::vector<TreeIndex> trees)
       : content_(content), maps_(maps) {
+    tree_.trees_ = std::move(trees);
     next_ = Tree::kFirstGenerated + content.generated.size();
     tree_.generated_count_ = content.generated.size();
     tree_.objects_.resize(content.objects.size());
@@ -44,7 +47,8 @@ class TreeBuilder {
       if (!hidden) {
         if (!is_usable_name(view.name) || view.name.find('/') != std::string::npos)
           return fail_name(view.name, "a view cannot have this name");
-        if (view.name == kOwnDirectory || view.name == kMapsDirectory)
+        if (view.name == kOwnDirectory || view.name == kMapsDirectory ||
+            view.name == kTreesDirectory)
           return fail_name(view.name, "the name is heddle's own");
         TRY(add_view(view, view.name + "/"));
       }
@@ -52,6 +56,7 @@ class TreeBuilder {
       if (!map_names_.empty()) TRY(add_view(view, map_names_ + (single ? "" : view.name + "/")));
     }
     add_own_files();
+    add_trees();
     TRY(add_maps());
     return number();
   }
@@ -87,6 +92,14 @@ class TreeBuilder {
       if (name == ".heddle/ld.so.cache") add(root, kShortCache, ino);
       ++ino;
     }
+  }
+
+  void add_trees() {
+    if (tree_.trees_.empty()) return;
+    auto& directory = directories_[kTreesPath];
+    for (std::size_t i = 0; i < tree_.trees_.size(); ++i)
+      if (tree_.trees_[i].size() > 0)
+        add(directory, std::to_string(i), Tree::inode(Tree::TreePlace{i, kTreeRoot}));
   }
 
   Result<void> add_maps() {
@@ -145,9 +158,11 @@ class TreeBuilder {
       const InodeNumber ino = path.empty()         ? Tree::kRoot
                               : path == kOwnPrefix ? Tree::kOwnDirectory
                               : path == map_names_ ? Tree::kMapNames
+                              : path == kTreesPath ? Tree::kTrees
                                                    : next_++;
       places[path] = directories.size();
-      directories.push_back({path, ino, Tree::kRoot, std::move(entries), 2});
+      const auto trees = ino == Tree::kTrees ? static_cast<std::uint32_t>(entries.size()) : 0;
+      directories.push_back({path, ino, Tree::kRoot, std::move(entries), 2 + trees});
       if (path.empty()) continue;
       const auto slash = path.rfind('/', path.size() - 2);
       const auto begin = slash == path.npos ? 0 : slash + 1;
@@ -167,6 +182,8 @@ class TreeBuilder {
     return std::move(tree_);
   }
 
+  static inline const std::string kTreesPath = std::string(kTreesDirectory) + "/";
+
   const MapContent& content_;
   const MapDirectories& maps_;
   /// By path with a trailing slash (the root's is empty), so that their order is that of paths.
@@ -176,8 +193,9 @@ class TreeBuilder {
   Tree tree_;
 };
 
-Result<Tree> Tree::build(const MapContent& content, const MapDirectories& maps) {
-  return TreeBuilder(content, maps).build();
+Result<Tree> Tree::build(const MapContent& content, const MapDirectories& maps,
+                         std::vector<TreeIndex> trees) {
+  return TreeBuilder(content, maps, std::move(trees)).build();
 }
 
 void Tree::make_nodes() {
@@ -204,28 +222,72 @@ const Tree::Directory* Tree::directory(InodeNumber ino) const {
   return node && node->kind == NodeKind::directory ? &directories_[node->index] : nullptr;
 }
 
+std::optional<Tree::TreePlace> Tree::tree_place(InodeNumber ino) const {
+  const auto tree = (ino >> 32) - 1;  // of another inode: too large
+  const auto node = (ino & UINT32_MAX) - 1;
+  if (tree >= trees_.size() || node >= trees_[tree].size()) return std::nullopt;
+  return TreePlace{static_cast<std::size_t>(tree), static_cast<TreeNodeId>(node)};
+}
+
+/// Hard links have one inode.
+InodeNumber Tree::child(TreePlace place) const {
+  return inode(TreePlace{place.tree, tree_node(place).same_as});
+}
+
+std::size_t Tree::tree_node_count() const {
+  std::size_t out = 0;
+  for (const auto& tree : trees_) out += tree.size();
+  return out;
+}
+
 std::optional<NodeKind> Tree::kind(InodeNumber ino) const {
+  if (const auto place = tree_place(ino)) {
+    const auto type = tree_node(*place).mode & S_IFMT;
+    return type == S_IFDIR   ? NodeKind::directory
+           : type == S_IFLNK ? NodeKind::link
+                             : NodeKind::tree_file;
+  }
   const Node* node = find(ino);
   return node ? std::optional(node->kind) : std::nullopt;
 }
 
-InodeNumber Tree::lookup(InodeNumber parent, std::string_view name) const {
-  const auto list = entries(parent);
-  const auto found = std::ranges::lower_bound(list, name, {}, &TreeEntry::name);
-  return found != list.end() && found->name == name ? found->ino : 0;
+std::string_view Tree::target(InodeNumber ino) const {
+  const auto place = tree_place(ino);
+  return place ? tree_node(*place).target : links_[find(ino)->index].target;
 }
 
-std::span<const TreeEntry> Tree::entries(InodeNumber ino) const {
-  const Directory* found = directory(ino);
-  return found ? std::span<const TreeEntry>(found->entries) : std::span<const TreeEntry>();
+InodeNumber Tree::lookup(InodeNumber parent, std::string_view name) const {
+  if (const auto place = tree_place(parent)) {
+    const auto found = trees_[place->tree].find(place->node, name);
+    return found ? child({place->tree, *found}) : 0;
+  }
+  const Directory* in = directory(parent);
+  if (!in) return 0;
+  const auto found = std::ranges::lower_bound(in->entries, name, {}, &TreeEntry::name);
+  return found != in->entries.end() && found->name == name ? found->ino : 0;
+}
+
+std::optional<TreeEntry> Tree::entry(InodeNumber ino, std::size_t i) const {
+  if (const auto place = tree_place(ino)) {
+    const TreeNode node = tree_node(*place);
+    if (i >= node.child_count) return std::nullopt;
+    const TreePlace at{place->tree, node.first_child + static_cast<TreeNodeId>(i)};
+    return TreeEntry{tree_node(at).name, child(at)};
+  }
+  const Directory* in = directory(ino);
+  return in && i < in->entries.size() ? std::optional(in->entries[i]) : std::nullopt;
 }
 
 InodeNumber Tree::parent(InodeNumber ino) const {
+  if (const auto place = tree_place(ino))
+    return place->node == kTreeRoot ? kTrees
+                                    : inode(TreePlace{place->tree, tree_node(*place).parent});
   const Directory* found = directory(ino);
   return found ? found->parent : kRoot;
 }
 
 std::uint32_t Tree::link_count(InodeNumber ino) const {
+  if (const auto place = tree_place(ino)) return tree_node(*place).links;
   if (const Directory* found = directory(ino)) return found->links;
   if (kind(ino) == NodeKind::object) return objects_[object(ino)].links;
   return 1;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/child.hpp"
 #include "base/file_systems.hpp"
 #include "base/run_directory.hpp"
 #include "base/try.hpp"
@@ -23,6 +24,7 @@ namespace {
 
 /// Prefix of a directory that is not locked yet.
 constexpr const char* kUnlocked = "hd-new";
+constexpr unsigned kLongestSweep = 30;  // seconds
 
 /// Removes the directory `name`, with one level of files, if it is this user's and not locked. By
 /// descriptors, which no rename redirects.
@@ -62,7 +64,10 @@ void sweep_mounts() {
       continue;
     const Fd directory(::open(mount.point.substr(0, mount.point.size() - 2).c_str(),
                               O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 || !is_dead(mount.point)) continue;
+    // Other errors: a file system without locks, or one that is gone.
+    if (directory && ::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      continue;
+    if (!is_dead(mount.point)) continue;
     (void)unmount_fuse(mount.point, Unmount::detach);
     (void)remove_tree(mount.point.substr(0, mount.point.size() - 2));
   }
@@ -87,17 +92,28 @@ void sweep_leftovers(const std::string& parent) {
   sweep_directories(parent);
 }
 
+void start_sweep(const std::string& parent) {
+  ForkOptions options{.dies_with_parent = false, .keep = std::vector<int>(), .null_stdio = true};
+  options.name = "heddle-sweep";
+  auto child = fork_child(options, [&] {
+    ::alarm(kLongestSweep);
+    sweep_leftovers(parent);
+    return 0;
+  });
+  if (child) (void)child->release();
+}
+
 Result<WorkDirectory> WorkDirectory::make() {
   // Short: ld.so compares each library's path, and it begins with this.
   auto directory = TRY(TempDir::create(kUnlocked));
   auto path = directory.path();
-  // APP's children may change their user.
-  ::chmod(path.c_str(), 0755);
   auto lock = TRY(open_file(path, O_RDONLY | O_DIRECTORY));
   // Network file systems may have no locks; they are not swept.
   if (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0)
     if (const int error = errno; locality_of(lock.get()) != Locality::remote)
       return fail_errno(path, "cannot lock", error);
+  // APP's children may change their user. Not before it is locked: others can lock it then.
+  (void)::fchmod(lock.get(), 0755);
   TRY(directory.move_to(path.replace(path.rfind(kUnlocked), std::strlen(kUnlocked), "hd")));
   return WorkDirectory{std::move(directory), std::move(lock)};
 }

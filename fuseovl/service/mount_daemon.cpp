@@ -37,6 +37,8 @@ bool ending_signal_is_pending() {
 Result<OverlayContent> load(const MountSettings& settings, const std::string& mount_point) {
   LoadOptions options = settings.load;
   options.mount_point = mount_point;
+  // A user mounts a device in a user namespace of his own.
+  options.in_user_namespace = settings.fuse_fd >= 0 && ::geteuid() != 0;
   std::error_code none;  // shown in the statistics: the daemon's directory is `/`
   if (const auto map = std::filesystem::absolute(options.map_path, none); !none)
     options.map_path = map.string();
@@ -53,6 +55,10 @@ Result<OverlayContent> load(const MountSettings& settings, const std::string& mo
   if (!settings.map_id.empty() && content->facts.map_id != settings.map_id)
     return fail("fs-mount", "cannot use the map", "it is not the requested map");
   return content;
+}
+
+Writes writes_to(const OverlayContent& content) {
+  return content.trees->trees().empty() ? Writes::refused_by_kernel : Writes::refused_by_daemon;
 }
 
 Result<std::string> check_mount_point(const MountSettings& settings) {
@@ -74,12 +80,12 @@ struct NewMount {
   Fd tree;  ///< of a detached mount, which ends with the last copy of this descriptor
   dev_t st_dev = 0;
 
-  static Result<NewMount> make(const MountSettings& settings, std::string path) {
+  static Result<NewMount> make(const MountSettings& settings, std::string path, Writes writes) {
     NewMount out;
     out.path = std::move(path);
     if (settings.exchange) {
       out.device = TRY(open_fuse_device());
-      auto tree = new_fuse_tree(out.device.get());
+      auto tree = new_fuse_tree(out.device.get(), writes);
       if (tree) {
         out.tree = std::move(*tree);
         out.st_dev = mount_device(out.tree.get());
@@ -88,7 +94,7 @@ struct NewMount {
       if (tree.error().code() != ENOSYS) return fail(std::move(tree.error()));
     }
     // Before Linux 5.2 it is mounted over the old one.
-    out.device = TRY(mount_fuse(out.path, settings.keep == KeepKind::fusermount));
+    out.device = TRY(mount_fuse(out.path, settings.keep == KeepKind::fusermount, writes));
     if (const auto mounted = find_mount(out.path); mounted && *mounted)
       out.st_dev = (*mounted)->device;
     return out;
@@ -181,12 +187,13 @@ Result<void> leave_terminal(const std::string& log_path) {
 Result<void> start_daemon(const MountSettings& settings) {
   const std::string mount_point = TRY(check_mount_point(settings));
   auto content = TRY(load(settings, mount_point));
+  const auto writes = writes_to(content);
   std::optional<Overlay> overlay(std::move(content));
   auto ready = TRY(make_socket_pair());
   // A signal during the set-up must not leave a mount behind.
   const sigset_t ending = ending_signals();
   ::sigprocmask(SIG_BLOCK, &ending, nullptr);
-  auto mount = TRY(NewMount::make(settings, mount_point));
+  auto mount = TRY(NewMount::make(settings, mount_point, writes));
   const auto serve_here = [&] {
     auto serving = serve_options(settings, mount);
     serving.ready = std::move(ready.other);
@@ -202,7 +209,7 @@ Result<void> start_daemon(const MountSettings& settings) {
     return wait_and_warm(ready.one, mount, settings.prefetch);
   };
   const auto run_daemon = [&]() -> Result<void> {
-    std::vector<int> keep = overlay->files().descriptors();
+    std::vector<int> keep = overlay->descriptors();
     keep.insert(keep.end(), {mount.device.get(), ready.other.get(), settings.service_fd});
     mount.tree.reset();
     close_fds_but(keep);
@@ -261,13 +268,15 @@ Result<void> serve_device(const MountSettings& settings) {
   };
   auto content = prepare();
   if (content) {
-    const bool all_pinned = content->files.pinned() == content->files.size();
+    const bool all_pinned =
+        content->files.pinned() == content->files.size() && content->trees->trees().empty();
     Overlay overlay(std::move(*content));
-    std::vector<int> keep = overlay.files().descriptors();
+    std::vector<int> keep = overlay.descriptors();
     keep.insert(keep.end(), {device.get(), serving.ready.get()});
     close_fds_but(keep);
     const auto left = leave_terminal(settings.log_path);
-    // Files that are not pinned are reopened by path. A failure only keeps mounts busy for longer.
+    // Files that are not pinned are reopened by path, those of trees by /proc. A failure only keeps
+    // mounts busy for longer.
     if (left && settings.leave_tree && all_pinned)
       if (auto empty = leave_tree(); !empty) warn(empty.error());
     if (left) return serve_mount(overlay, std::move(device), std::move(serving));

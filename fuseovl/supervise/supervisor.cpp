@@ -52,7 +52,7 @@ class Supervisor {
         device_(std::move(device)),
         options_(options),
         sandbox_(overlay.files().reopened(), overlay.files().staged_in(),
-                 overlay.content().origin_timeout) {}
+                 overlay.content().origin_timeout, overlay.content().trees->descriptors()) {}
 
   /// Until the session has ended.
   Result<void> run();
@@ -119,8 +119,10 @@ void Supervisor::confine() {
   const bool unmounts = options_.mount_point.has_value();
   const bool way_is_closed =
       unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
-  const auto confined = confine_supervisor(
-      {.unmounts = unmounts, .reopens = !overlay_.files().reopened().empty() || way_is_closed});
+  const bool opens_files =
+      !overlay_.files().reopened().empty() || !overlay_.content().trees->trees().empty();
+  const auto confined =
+      confine_supervisor({.unmounts = unmounts, .reopens = opens_files || way_is_closed});
   if (!confined) warn(confined.error());
 }
 
@@ -151,7 +153,7 @@ void Supervisor::be_worker() {
   state_.worker = ::getpid();
   if (const auto closed = sandbox_.enter(supervisor); !closed && state_.workers_lost == 0)
     warn(closed.error());
-  std::vector<int> keep = overlay_.files().descriptors();
+  std::vector<int> keep = overlay_.descriptors();
   keep.insert(keep.end(), {device_.get(), options_.ready.get()});
   close_fds_but(keep);
   std::thread([this, supervisor] {
@@ -170,6 +172,7 @@ void Supervisor::be_worker() {
   Fd own(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));
   auto session =
       Session::create(Overlay::ops(), &overlay_, std::move(own), options_.session, state_.session);
+  if (session) overlay_.notify_through(session->raw());
   const auto served = session ? session->serve() : Result<void>(fail(session.error()));
   if (!served) {
     const std::string text = served.error().message();

@@ -21,7 +21,8 @@ namespace {
 
 constexpr const char* kName = "fs-mount";
 
-/// Reading requests from the device, answering from open files.
+/// Reading requests from the device, answering from open files. Files are opened by openat(2): a
+/// filter cannot see the flags of openat2(2).
 void allow_serving(SeccompFilter& calls) {
   calls.allow({SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv),
                SCMP_SYS(preadv2), SCMP_SYS(readahead), SCMP_SYS(fadvise64), SCMP_SYS(lseek)});
@@ -65,12 +66,16 @@ void allow_living(SeccompFilter& calls, pid_t supervisor) {
 }  // namespace
 
 WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
-                             const std::vector<std::string>& own, std::chrono::milliseconds limit)
-    : reopens_(!reopened.empty()) {
+                             const std::vector<std::string>& own, std::chrono::milliseconds limit,
+                             const std::vector<int>& trees)
+    : reopens_(!reopened.empty() || !trees.empty()) {
   allow_serving(calls_);
   if (!files_->works()) return;
   // A missing file cannot be opened later either.
   for (const auto& path : own) (void)files_->allow_reading(path);
+  for (const int directory : trees)
+    if (const auto allowed = files_->allow_reading_below(directory); !allowed)
+      warn(allowed.error());
   if (reopened.empty()) return;
   const FileWork naming{
       .limit = limit,

@@ -15,15 +15,18 @@
 namespace heddle {
 
 /// Restricts a worker to its descriptors, memory, threads, time, and reading the files that it
-/// reopens. Made once by the supervisor, entered by each worker before its first thread.
+/// reopens or that are below the map's trees. Made once by the supervisor, entered by each worker
+/// before its first thread.
 class WorkerSandbox {
  public:
   /// `reopened`: files and directories that workers may have to open. `own`: local ones, which need
-  /// no capability. Leaves out what the kernel lacks, and, with a warning, Landlock if a file of
-  /// `reopened` does not answer within `limit`: a Landlock rule needs an open file.
+  /// no capability. `trees`: descriptors of directories, anywhere below which they may open files.
+  /// Leaves out what the kernel lacks, and, with a warning, Landlock if a file of `reopened` does
+  /// not answer within `limit`: a Landlock rule needs an open file.
   explicit WorkerSandbox(const std::vector<std::string>& reopened,
                          const std::vector<std::string>& own = {},
-                         std::chrono::milliseconds limit = kOriginTimeout);
+                         std::chrono::milliseconds limit = kOriginTimeout,
+                         const std::vector<int>& trees = {});
 
   /// For ever: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
   /// no other files (Landlock), no system calls but those for reading, answering and waiting, and

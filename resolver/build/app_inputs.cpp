@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "base/elf_file.hpp"
 #include "base/escape.hpp"
@@ -22,7 +21,7 @@ enum class FileKind { script, program, library, static_program, other };
 
 struct Peek {
   FileKind kind = FileKind::other;
-  std::string first_line;  ///< of a script, without "#!"
+  std::string first_line;  ///< of a script
 };
 
 /// By the headers alone, without a worker.
@@ -51,7 +50,7 @@ Result<Peek> peek(const std::string& path) {
   const ssize_t n = ::pread(fd->get(), head.data(), head.size(), 0);
   if (n < 0) return fail_errno(path, "cannot read");
   head.resize(static_cast<std::size_t>(n));
-  if (head.starts_with("#!")) return Peek{FileKind::script, head.substr(2, head.find('\n') - 2)};
+  if (head.starts_with("#!")) return Peek{FileKind::script, head.substr(0, head.find('\n'))};
   if (head.starts_with(ELFMAG)) return Peek{elf_kind(fd->get()), {}};
   return Peek{};
 }
@@ -87,20 +86,14 @@ class Collector {
 
   Result<void> add_script(const std::string& path, const std::string& line, int depth) {
     if (depth >= kMostScripts) return fail_errno(path, "script of scripts", ELOOP);
-    std::istringstream words(line);
-    std::string word;
-    if (!(words >> word)) return fail(path, "not a program", "its #! line names no interpreter");
-    if (auto added = add_file(word, depth + 1); !added)
+    const auto interpreter = script_interpreter(line);
+    if (interpreter.empty()) return fail(path, "not a program", "its #! line names no interpreter");
+    if (auto added = add_file(interpreter, depth + 1); !added)
       return fail(path, "its interpreter cannot be used", added.error().message());
-    if (fs::path(word).filename() != "env") return {};
-    // #!/usr/bin/env [-S] [NAME=VALUE...] NAME
-    while (words >> word) {
-      if (word.starts_with("-S")) word.erase(0, 2);
-      if (word.empty() || word[0] == '-' || word.find('=') != word.npos) continue;
-      const auto found = TRY(find_program(word));
-      return add_file(found, depth + 1);
-    }
-    return {};
+    const auto named = env_program(line);
+    if (named.empty()) return {};
+    const auto found = TRY(find_program(named));
+    return add_file(found, depth + 1);
   }
 
   AppInputs& out_;

@@ -2,7 +2,6 @@
 #include "resolver/build/map_builder.hpp"
 
 #include <elf.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include "resolver/map/library_path.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/map/static_tls.hpp"
+#include "resolver/search/name_search.hpp"
 
 namespace heddle {
 namespace {
@@ -94,12 +94,11 @@ class ViewNames {
     }
   }
 
-  /// Adds a library that a run opened as `name` (a soname or an absolute path).
+  /// Adds a library that a run opened as `name` (as MapProgram::guided has it). In the view it has
+  /// a name that no search asks for.
   void add_library(const std::string& name, ObjectId id) {
-    bool named = show(name, id);
-    named |= show(soname(id), id);
-    for (const auto& file_name : objects_->file_names(id)) named |= show(file_name, id);
-    if (!named) show_otherwise(id);
+    if (std::ranges::find(view, id, &std::pair<const std::string, ObjectId>::second) == view.end())
+      show_otherwise(id);
     guided.emplace(name, id);
     guide_paths(id);
   }
@@ -127,22 +126,50 @@ class ViewNames {
   const ObjectTable* objects_;
 };
 
-std::optional<FileId> id_of(const std::string& path) {
-  struct stat st {};
-  if (path.empty() || path[0] != '/' || ::stat(path.c_str(), &st) != 0) return std::nullopt;
-  return file_id(st);
-}
+bool is_absolute(const std::string& path) { return path.starts_with('/'); }
 
-void add_learned_library(LearnedProgram& program, const std::string& name,
-                         const std::string& path) {
-  if (name.empty() || !is_plain_name(name) || program.ambiguous.contains(name)) return;
-  const auto id = id_of(path);
-  if (!id) return;  // a temporary file
-  const auto [known, is_new] = program.libraries.emplace(name, path);
-  if (is_new || known->second == path || id_of(known->second) == id) return;
-  program.libraries.erase(known);
-  program.ambiguous.insert(name);
-}
+/// ld.so's searches after the start of a program, by libraries that anything may have loaded.
+class LateSearch {
+ public:
+  /// `others_have_rpath`: a library of the program, not the program itself, has an RPATH in effect.
+  LateSearch(World& world, const LoaderProfile& loader, const SearchOptions& options,
+             const std::string& program, FileFacts facts, bool others_have_rpath)
+      : world_(world), others_have_rpath_(others_have_rpath) {
+    add_caller("", program, std::move(facts));
+    search_.emplace(world, loader, options, maps_);
+  }
+
+  /// The file that `caller` gets for `name`; nullopt: none, or ld.so's search also goes through the
+  /// RPATH of what loaded the caller (dl-load.c, l_loader), and that may lead elsewhere.
+  std::optional<Found> find(const std::string& caller, const std::string& name) {
+    if (!callers_.contains(caller)) {
+      auto facts = world_.facts(caller);
+      if (!facts) return std::nullopt;
+      add_caller(caller, caller, std::move(*facts));
+    }
+    const auto requester = callers_.at(caller);
+    auto found = search_->find(name, requester);
+    if (found.candidate.verdict != Candidate::Verdict::usable) return std::nullopt;
+    const bool is_own = found.by == FoundBy::rpath && found.searched_by == requester;
+    const bool inherits = requester != 0 && !maps_[requester].file.elf.runpath && !is_own;
+    if (inherits && others_have_rpath_) return std::nullopt;
+    return found;
+  }
+
+ private:
+  void add_caller(const std::string& caller, const std::string& path, FileFacts facts) {
+    LinkMap map;
+    map.origin = fs::path(path).parent_path().string();
+    map.file = std::move(facts);
+    callers_.emplace(caller, maps_.append(std::move(map)));
+  }
+
+  World& world_;
+  const bool others_have_rpath_;
+  LinkMaps maps_;
+  std::map<std::string, std::size_t> callers_;
+  std::optional<NameSearch> search_;
+};
 
 class MapBuilder {
  public:
@@ -172,7 +199,7 @@ class MapBuilder {
     root.program.interpreter = file.elf.interp.value_or("");
     describe(root, closure, ids);
     root.names.add_closure(closure, ids, kind);
-    TRY(add_learned(root, closure));
+    TRY(add_learned(root, *loader, closure));
     TRY(add_plugins(root, *loader));
     roots_.push_back(std::move(root));
     return {};
@@ -270,25 +297,54 @@ class MapBuilder {
 
   /// Fails when the run found another file than the search does: the program had another
   /// environment, and the map cannot be right for both.
-  Result<void> add_learned(Root& root, const Closure& closure) {
-    const auto found = options_.learned.find(root.path);
-    if (found == options_.learned.end()) return {};
+  Result<void> add_learned(Root& root, const LoaderProfile& loader, const Closure& closure) {
+    const auto learned = options_.learned.find(root.path);
+    if (learned == options_.learned.end()) return {};
     const auto elsewhere = [&](const std::string& name) {
       return fail(root.path, "left out of the map",
                   "in the run it found " + escape_for_terminal(name) +
                       " elsewhere: its environment was another");
     };
-    for (const auto& name : found->second.ambiguous)
-      if (root.names.guided.contains(name)) return elsewhere(name);
-    for (const auto& missing : closure.missing)
-      if (found->second.libraries.contains(missing.name)) return elsewhere(missing.name);
-    for (const auto& [name, path] : found->second.libraries) {
+    const auto has_rpath = [](const ElfFacts& elf) {
+      return elf.rpath && !elf.rpath->empty() && !elf.runpath;
+    };
+    bool others_have_rpath = false;
+    for (std::size_t i = 1; i < closure.objects.size(); ++i)
+      others_have_rpath |= has_rpath(closure.objects[i].file.elf);
+    std::vector<std::string> paths;
+    for (const auto& library : learned->second) paths.push_back(library.path);
+    world_.prefetch(paths);
+    for (const auto& library : learned->second) {
+      const auto file = world_.facts(library.path);
+      others_have_rpath |= file && has_rpath(file->elf);
+      for (const auto& missing : closure.missing)
+        if (library.name == missing.name) return elsewhere(missing.name);
+    }
+    LateSearch search(world_, loader, options_.search, root.path, closure.objects[0].file,
+                      others_have_rpath);
+    for (const auto& [caller, name, path] : learned->second) {
       const auto file = world_.facts(path);
       if (!file) continue;  // removed or unreadable: left to ld.so
-      const ObjectId id = objects_.add(path, *file);
+      if (is_absolute(name)) {
+        if (name == path) root.names.add_library(name, objects_.add(path, *file));
+        continue;
+      }
+      // The start has loaded the libraries of these names, so that no search was made for them.
       const auto known = root.names.guided.find(name);
-      if (known != root.names.guided.end() && known->second != id) return elsewhere(name);
-      root.names.add_library(name, id);
+      // A guided caller has its object's path.
+      std::set<std::string> spellings = {caller};
+      if (!caller.empty())
+        if (const auto facts = world_.facts(caller))
+          spellings.insert(objects_[objects_.add(caller, *facts)].path);
+      for (const auto& spelling : spellings) {
+        const auto found = search.find(spelling, name);
+        const bool agrees = found && found->candidate.file->stamp.id == file->stamp.id;
+        if (known != root.names.guided.end()) {
+          if (!agrees && objects_.add(path, *file) != known->second) return elsewhere(name);
+        } else if (agrees) {
+          root.names.add_library(name + '\0' + spelling, objects_.add(found->path, *file));
+        }
+      }
     }
     return {};
   }
@@ -335,7 +391,7 @@ class MapBuilder {
 Result<LearnedRun> read_learned_run(const std::string& path) {
   const auto log = TRY(read_file(path));
   LearnedRun out;
-  std::array<std::string, 4> record;
+  std::array<std::string, learn_format::kFields> record;
   std::size_t field = 0;
   for (std::size_t at = 0;;) {
     const std::size_t end = log.find('\0', at);
@@ -344,13 +400,14 @@ Result<LearnedRun> read_learned_run(const std::string& path) {
     at = end + 1;
     if (field < record.size()) continue;
     field = 0;
-    const auto& [kind, program, name, file] = record;
+    const auto& [kind, program, caller, name, file] = record;
     if (kind == learn_format::kProgram)
       out[program];
-    else if (kind == learn_format::kLibrary)
-      add_learned_library(out[program], name, file);
-    else
+    else if (kind != learn_format::kLibrary)
       break;  // damaged
+    else if (!name.empty() && is_plain_name(name) && is_absolute(file) &&
+             (caller.empty() || is_absolute(caller)))
+      out[program].insert({caller, name, file});
   }
   return out;
 }

@@ -15,26 +15,31 @@
 
 namespace heddle {
 
-/// The libraries that one program loaded in a run beyond those of the map.
-struct LearnedProgram {
-  /// Name -> the file (absolute path) that ld.so found for it.
-  std::map<std::string, std::string> libraries;
-  /// Names that led to different files in different processes or at different times.
-  std::set<std::string> ambiguous;
-  bool operator==(const LearnedProgram&) const = default;
+/// A library that a program loaded in a run beyond those of the map.
+struct LearnedLibrary {
+  std::string caller;  ///< path of the library that requested it; empty: the program
+  std::string name;
+  std::string path;  ///< that ld.so found
+  auto operator<=>(const LearnedLibrary&) const = default;
 };
+template <class Coder, IsRecord<LearnedLibrary> T>
+void fields(Coder& coder, T& library) {
+  coder(library.caller, library.name, library.path);
+}
 
 /// The programs of one run, by the path of /proc/PID/exe.
-using LearnedRun = std::map<std::string, LearnedProgram>;
+using LearnedRun = std::map<std::string, std::set<LearnedLibrary>>;
 
 /// Reads the auditor's log (resolver/map/learn_format.hpp) up to the first incomplete record, and
-/// of its names those that are is_plain_name().
+/// of its names those that are is_plain_name() and requested by a library with an absolute path.
 Result<LearnedRun> read_learned_run(const std::string& path);
 
 struct BuildOptions {
   SearchOptions search;
   std::vector<std::string> plugin_directories;
-  LearnedRun learned;  ///< applies to the roots only
+  /// Applies to the roots only. A name is guided only for its caller, and only where the search
+  /// from there finds that file whatever else is loaded.
+  LearnedRun learned;
   /// Also search the files' directories for other names of the files. A mount needs them: there a
   /// file has another inode than under a name that is not in the map, and ld.so would load it
   /// twice.

@@ -22,11 +22,12 @@ namespace heddle {
 
 struct Reply;
 
-/// `$XDG_CACHE_HOME/heddle` or `~/.cache/heddle`; empty when neither variable is an absolute path.
+/// `$XDG_CACHE_HOME/heddle` or `~/.cache/heddle`; empty when neither variable is an absolute path,
+/// or another user may replace the directory (check_trusted_directory()).
 std::string default_cache_dir();
 
 /// Facts cached across runs, by the file's FileStamp: store::RecordCache in the file
-/// facts-VERSION-BOOT, of at most 256 MiB. Without a directory that is this user's alone and on a
+/// facts-VERSION-BOOT, of at most 64 MiB. Without a directory that is this user's alone and on a
 /// file system of the node's own it is empty.
 ///
 /// A stamp identifies a content only if the content cannot change without it. Hence a file that was
@@ -48,7 +49,7 @@ class FactsCache {
   void save();
 
  private:
-  std::shared_ptr<store::RecordCache> records_;  ///< null: no cache
+  std::optional<store::RecordCache> records_;  ///< nullopt: no cache
   std::int64_t opened_ns_;
   std::vector<std::pair<std::string, std::string>> fresh_;
 };

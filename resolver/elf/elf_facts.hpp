@@ -81,7 +81,7 @@ template <class T, class Record>
 concept IsRecord = std::same_as<std::remove_const_t<T>, Record>;
 
 /// Of the encoding below.
-inline constexpr std::uint32_t kFactsVersion = 3;
+inline constexpr std::uint32_t kFactsVersion = 4;
 
 // The fields in the order of their encoding (base/coder.hpp).
 template <class Coder, IsRecord<VersionNeed> T>

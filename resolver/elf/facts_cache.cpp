@@ -14,6 +14,7 @@
 #include "base/coder.hpp"
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
+#include "base/trusted_path.hpp"
 
 namespace heddle {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 /// Two ticks of the coarsest clock in use: FAT's and some servers' two seconds, whole seconds else.
 constexpr std::int64_t kRacy = 2 * kSecond;
-constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 constexpr std::size_t kLargestValue = std::size_t{32} << 20;
 
 std::int64_t now_ns() {
@@ -37,9 +38,9 @@ std::string key_of(const FileStamp& stamp, FactsDetail detail, std::uint64_t fil
   return coder.take();
 }
 
-/// The cache in `dir`, and no others there: those of other versions and boots go. Null: another
+/// The cache in `dir`, and no others there: those of other versions and boots go. nullopt: another
 /// user may put files into it, or it is on a network.
-std::shared_ptr<store::RecordCache> open_records(const std::string& dir) {
+std::optional<store::RecordCache> open_records(const std::string& dir) {
   ::mkdir(directory_of(dir).c_str(), 0700);
   ::mkdir(dir.c_str(), 0700);
   // A link, perhaps another user's, may lead anywhere.
@@ -47,7 +48,7 @@ std::shared_ptr<store::RecordCache> open_records(const std::string& dir) {
   struct stat st {};
   if (!opened || ::fstat(opened->get(), &st) != 0 || st.st_uid != ::geteuid() ||
       (st.st_mode & 022) != 0 || locality_of(opened->get()) == Locality::remote)
-    return nullptr;
+    return std::nullopt;
   const auto boot = read_file("/proc/sys/kernel/random/boot_id").value_or("");
   const auto name =
       "facts-" + std::to_string(kFactsVersion) + "-" + hash_bytes(boot).hex().substr(0, 12);
@@ -83,28 +84,32 @@ bool is_sound(const ElfFacts& facts) {
 
 std::string default_cache_dir() {
   const char* base = std::getenv("XDG_CACHE_HOME");
-  if (base != nullptr && base[0] == '/') return std::string(base) + "/heddle";
   const char* home = std::getenv("HOME");
-  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/heddle";
-  return {};
+  std::string out;
+  if (base != nullptr && base[0] == '/')
+    out = std::string(base) + "/heddle";
+  else if (home != nullptr && home[0] == '/')
+    out = std::string(home) + "/.cache/heddle";
+  // sudo may keep a user's HOME.
+  return !out.empty() && check_trusted_directory(out) ? out : "";
 }
 
 FactsCache::FactsCache(const std::string& dir, std::int64_t now)
-    : records_(dir.empty() ? nullptr : open_records(dir)), opened_ns_(now == 0 ? now_ns() : now) {}
+    : records_(dir.empty() ? std::nullopt : open_records(dir)),
+      opened_ns_(now == 0 ? now_ns() : now) {}
 
 std::optional<FileFacts> FactsCache::find(const FileStamp& stamp, FactsDetail detail,
                                           std::uint64_t file_system) const {
   if (!records_) return std::nullopt;
   const std::string key = key_of(stamp, detail, file_system);
   const auto fresh = std::ranges::find(fresh_, key, &std::pair<std::string, std::string>::first);
-  const auto value = fresh != fresh_.end() ? std::optional(fresh->second) : records_->find(key);
+  const auto value =
+      fresh != fresh_.end() ? std::optional<std::string_view>(fresh->second) : records_->find(key);
   if (!value) return std::nullopt;
   FileFacts facts{stamp, 0, {}, {}};
-  Checksum sum;
   Decoder decoder(*value);
-  decoder(sum.bytes, facts.hash.bytes, facts.elf);
-  const bool good = decoder.complete() && is_sound(facts.elf) &&
-                    sum == checksum_of(std::string_view(*value).substr(sizeof(sum.bytes)));
+  decoder(facts.hash.bytes, facts.elf);
+  const bool good = decoder.complete() && is_sound(facts.elf);
   return good ? std::optional(std::move(facts)) : std::nullopt;
 }
 
@@ -113,11 +118,9 @@ void FactsCache::add(const FileFacts& facts, FactsDetail detail, std::uint64_t f
   if (std::max(facts.stamp.mtime_ns, facts.stamp.ctime_ns) > opened_ns_ - kRacy) return;
   Encoder coder;
   coder(facts.hash.bytes, facts.elf);
-  const std::string value = coder.take();
+  std::string value = coder.take();
   if (value.size() > kLargestValue) return;
-  Encoder whole;
-  whole(checksum_of(value).bytes);
-  fresh_.emplace_back(key_of(facts.stamp, detail, file_system), whole.take() + value);
+  fresh_.emplace_back(key_of(facts.stamp, detail, file_system), std::move(value));
 }
 
 void FactsCache::save() {

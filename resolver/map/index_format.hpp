@@ -11,7 +11,7 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 5;
+inline constexpr std::uint32_t kVersion = 6;
 
 struct Header {
   char magic[8];
@@ -21,6 +21,11 @@ struct Header {
   std::uint64_t programs_offset;  ///< Program[program_count], sorted by (dev, ino)
   std::uint64_t checksum;         ///< FNV-1a 64 of all bytes behind the header
 };
+
+/// In place of a dev: the mount that the index is read from. Its st_dev is known to readers only.
+/// The mount shows files at their own paths, with inode numbers of its own
+/// (fuseovl/overlay/tree.hpp).
+inline constexpr std::uint64_t kThisMount = 0;
 
 /// A program is identified by (dev, ino, mtime) of /proc/self/exe on this node; a rebuilt one has
 /// another mtime or inode and runs unguided.
@@ -49,8 +54,9 @@ struct File {
 
 /// name_offset 0: empty, the search for a name ends here.
 struct Bucket {
-  std::uint64_t name_hash;  ///< FNV-1a 64 of the name
-  std::uint32_t name_offset;
+  /// FNV-1a 64 of the name; of one that guides a single caller, of the name, a NUL and the caller.
+  std::uint64_t name_hash;
+  std::uint32_t name_offset;  ///< behind the name's NUL then is the caller
   /// The absolute path ld.so is sent to. The string behind it is the file's original path, empty
   /// where that is the same.
   std::uint32_t target_offset;

@@ -66,6 +66,16 @@ std::vector<bool> direct_objects(const IndexInput& input) {
         if (requester != by_path.end()) at = requester->second;
       }
     }
+    // What a library that was opened at run time needs may be left to ld.so.
+    std::set<ObjectId> at_start;
+    for (const MapLibrary& library : program.libraries) at_start.insert(library.object);
+    for (const auto& [name, id] : program.guided) {
+      const MapObject& object = content.objects[id];
+      if (at_start.contains(id) || !has_own_origin(object)) continue;
+      if (!std::ranges::all_of(object.needed,
+                               [&](const auto& need) { return find_name(program.guided, need); }))
+        direct[id] = true;
+    }
   }
   return direct;
 }
@@ -141,11 +151,9 @@ class IndexBuilder {
     direct_ = direct_objects(in_);
 
     std::map<StampKey, Entry> entries;
-    for (std::size_t i = 0; i < content_.programs.size(); ++i) {
-      if (!in_.programs[i]) continue;
-      Entry ours = entry_of(content_.programs[i]);
-      const auto [at, fresh] = entries.try_emplace(key_of(*in_.programs[i]), std::move(ours));
-      if (fresh) continue;  // else `ours` was not moved from
+    const auto add = [&entries](const FileStamp& stamp, Entry ours) {
+      const auto [at, fresh] = entries.try_emplace(key_of(stamp), std::move(ours));
+      if (fresh) return;  // else `ours` was not moved from
       // One file under two names, each with its own view: only their common entries are safe.
       Entry& entry = at->second;
       const auto keep_common = [](auto& list, const auto& other) {
@@ -158,6 +166,12 @@ class IndexBuilder {
       keep_common(entry.files, ours.files);
       entry.tls = std::max(entry.tls, ours.tls);
       entry.search_path |= ours.search_path;  // equal but for the lowest bit
+    };
+    for (std::size_t i = 0; i < content_.programs.size(); ++i) {
+      if (!in_.programs[i]) continue;
+      Entry ours = entry_of(content_.programs[i]);
+      if (const auto inside = stamp_in_tree(content_.programs[i].object)) add(*inside, ours);
+      add(*in_.programs[i], std::move(ours));
     }
 
     std::vector<Program> programs;
@@ -251,12 +265,20 @@ class IndexBuilder {
       const std::string& target = target_of(program, object);
       const std::string& origin = content_.objects[object].path;
       if (!is_plain_name(target) || target.size() >= PATH_MAX) continue;
-      if (is_plain_name(name) && !loader.is(name, object) && name != target)
+      const auto requested = std::string_view(name).substr(0, name.find('\0'));
+      if (is_plain_name(requested) && !loader.is(requested, object) && name != target)
         out.targets.emplace(name, Target(target, origin));
-      if (object < in_.objects.size() && in_.objects[object] && !loader.is(origin, object))
-        out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
+      if (object >= in_.objects.size() || !in_.objects[object] || loader.is(origin, object))
+        continue;
+      out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
+      if (const auto inside = stamp_in_tree(object))
+        out.files.emplace(key_of(*inside), Target(target, origin));
     }
     return out;
+  }
+
+  std::optional<FileStamp> stamp_in_tree(ObjectId object) const {
+    return object < in_.in_trees.size() ? in_.in_trees[object] : std::nullopt;
   }
 
   std::uint64_t add_string(std::string_view text) {

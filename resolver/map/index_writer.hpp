@@ -29,6 +29,9 @@ struct IndexInput {
   /// This node's stamp of each object's file; nullopt: unknown. Empty: all unknown. The auditor
   /// recognises a served file by them under any path.
   std::vector<std::optional<FileStamp>> objects = {};
+  /// By object: its stamp where the mount serves it in a tree, with index_format::kThisMount as its
+  /// dev; nullopt: it is in none. Empty: the map has no trees.
+  std::vector<std::optional<FileStamp>> in_trees = {};
 };
 
 /// Whether `name` (not empty) means the same file for each caller: not so relative paths and

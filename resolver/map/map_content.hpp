@@ -61,7 +61,9 @@ struct MapProgram {
   /// The LD_LIBRARY_PATH it was resolved with, relative elements made absolute; unset is empty.
   std::string library_path;
   std::string hwcaps_tunable;  ///< likewise glibc.cpu.hwcaps in GLIBC_TUNABLES
-  /// Names ld.so may ask for -> object: sonames, aliases and paths; sorted by name, unique.
+  /// Names ld.so may ask for -> object: sonames, aliases and paths; sorted by name, unique. One
+  /// that only a certain library asks for at run time is followed by a NUL and that library's path
+  /// (the program's: empty).
   std::vector<std::pair<std::string, ObjectId>> guided;
   std::uint64_t static_tls_bytes = 0;  ///< static_tls.hpp's value; 0: glibc's default is enough
   std::uint64_t probes_unguided = 0;   ///< failed opens and stats ld.so makes without us

@@ -98,7 +98,11 @@ Result<void> check_program(const MapProgram& program, const MapContent& content)
   if (!std::ranges::all_of(program.libraries, is_object, &MapLibrary::object))
     return broken("program", program.path, "has a library that is no object");
   return check_list("guided name", program.guided, content.objects.size(),
-                    [](std::string_view name) { return !name.empty() && !has_nul(name); });
+                    [](std::string_view name) {
+                      const auto end = name.find('\0');
+                      const auto caller = name.substr(end == name.npos ? name.size() : end + 1);
+                      return !name.empty() && end != 0 && (caller.empty() || is_absolute(caller));
+                    });
 }
 
 /// The key of the directory that holds `path`; empty: the root.
@@ -389,6 +393,19 @@ Result<MapContent> MapReader::read_all() const {
   if (bundle_ && !is_of(*bundle_, content))
     return fail(Error::with_code(EBADMSG, path_, "damaged bundle", "its files are not its map's"));
   return content;
+}
+
+Result<std::vector<std::pair<std::string_view, TreeIndex>>> MapReader::trees() const {
+  std::vector<std::pair<std::string_view, TreeIndex>> out;
+  for (const auto& [key, record] : databases_.at(map_format::kTreesDb)) {
+    std::string_view path, bytes;
+    Decoder coder(record);
+    coder(path, bytes);
+    const auto index = TreeIndex::of(bytes);
+    if (!coder.complete() || !index) return fail(damaged(path_, "a tree makes no sense"));
+    out.emplace_back(path, *index);
+  }
+  return out;
 }
 
 Result<void> check_map_owner(const struct stat& status, const std::string& path) {

@@ -5,9 +5,13 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/result.hpp"
 #include "resolver/map/map_content.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "resolver/store/databases.hpp"
 #include "ship/bundle/bundle_format.hpp"
 
@@ -26,12 +30,14 @@ class MapReader {
   /// The SHA-256 of all its bytes: its identity (the trace header's map id). A bundle's is the
   /// bundle's: two of one map may have different files.
   ContentHash id() const;
-  /// The map's bytes.
-  std::shared_ptr<const std::string> bytes() const { return bytes_; }
   /// Null: it is a map alone.
   std::shared_ptr<const BundleIndex> bundle() const { return bundle_; }
   /// Everything, checked for consistency (EBADMSG).
   Result<MapContent> read_all() const;
+  /// All its bytes, without those of a bundle around it.
+  std::shared_ptr<const std::string> bytes() const { return bytes_; }
+  /// The trees of read_all(), in their order, as views of bytes(): paths and indexes.
+  Result<std::vector<std::pair<std::string_view, TreeIndex>>> trees() const;
 
  private:
   MapReader() = default;

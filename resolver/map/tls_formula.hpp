@@ -27,9 +27,13 @@ constexpr std::uint64_t surplus(std::uint64_t namespaces, std::uint64_t optional
   return (namespaces - 1) * 144 + namespaces * 144 + optional + 144;
 }
 
+/// A damaged file's size and alignment may be any number: sums of so many bytes do not overflow.
+inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
+
 /// The most one block takes, whatever was allocated before it: dl-reloc.c keeps the rest of the
-/// area a multiple of the block's alignment, which costs up to align - 1 bytes.
+/// area a multiple of the block's alignment, which costs up to align - 1 bytes. At most kMostBytes.
 constexpr std::uint64_t block_cost(std::uint64_t size, std::uint64_t align) {
+  if (size > kMostBytes / 2 || align > kMostBytes / 2) return size == 0 ? 0 : kMostBytes;
   return size == 0 ? 0 : size + (align > 1 ? align - 1 : 0);
 }
 

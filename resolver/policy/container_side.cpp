@@ -30,24 +30,15 @@ bool is_library(const ElfFacts& elf) {
   return elf.dynamic && !elf.dependencies.empty() && (elf.flags_1 & DF_1_PIE) == 0;
 }
 
-/// As script_interpreter(); NAME of `#!/usr/bin/env [-S] [VARIABLE=VALUE...] NAME`.
-std::string started_by(const std::string& script) {
-  auto out = script_interpreter(script);
-  if (out.substr(out.rfind('/') + 1) != "env") return out;
-  std::istringstream words(script.substr(2, std::min(script.find('\n'), kFirstLine) - 2));
-  std::string word;
-  words >> word;
-  while (words >> word)
-    if (word[0] != '-' && word.find('=') == word.npos) return word;
-  return out;
-}
-
 }  // namespace
 
 Result<std::string> ContainerSide::locate(const std::string& name) {
   if (name.find('/') != name.npos) return name.starts_with('/') ? name : "/" + name;
-  for (const char* directory : {"/usr/local/bin/", "/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/"})
-    if (!world_.real_path(directory + name).empty()) return directory + name;
+  std::istringstream directories(path_);
+  for (std::string directory; std::getline(directories, directory, ':');)
+    // Relative ones are the working directory's, which is unknown.
+    if (directory.starts_with('/') && !world_.real_path(directory + "/" + name).empty())
+      return directory + "/" + name;
   return fail_errno(name, "no such program in the container", ENOENT,
                     "name it by its absolute path there");
 }
@@ -58,11 +49,11 @@ Result<bool> ContainerSide::add_program(const std::string& name, const SearchOpt
   auto file = world_.facts(path);
   for (int depth = 0; !file && file.error().code() == ENOEXEC; ++depth) {
     const auto bytes = world_.read(path);
-    const auto next = bytes ? started_by(*bytes) : "";
+    const auto next = bytes ? script_interpreter(*bytes) : "";
     if (next.empty() || depth == kMostScripts)
       return fail(path, "not a program", "neither an ELF file nor a #! script");
-    // env(1) searches a PATH that is unknown here.
-    path = locate(next).value_or(script_interpreter(*bytes));
+    const auto named = env_program(*bytes);
+    path = locate(named.empty() ? next : named).value_or(next);
     file = world_.facts(path);
   }
   if (!file) return fail(std::move(file.error()));
@@ -213,9 +204,13 @@ namespace {
 // Debian with an MPI has 14,000 names, a large conda environment 200,000. Listing takes 1 us a name
 // and 10 us a directory when they are cached.
 constexpr std::size_t kMostNames = 300'000;
-constexpr std::size_t kMostFound = 64;
-constexpr std::size_t kMostModules = 20'000;  // 30 us each
-constexpr std::size_t kLongestName = 64;      // of an MPI library
+constexpr std::size_t kMostFound = 64;    // libraries, and modules
+constexpr std::size_t kLongestName = 64;  // of an MPI library
+// A linker's has 1 KiB.
+constexpr std::uint64_t kLongestDynamic = 64 << 10;
+// Read of modules, each with a page at least: 20,000 take 0.6 s.
+constexpr std::uint64_t kLeastOfModule = 4096;
+constexpr std::uint64_t kMostOfModules = 20'000 * kLeastOfModule;
 constexpr int kDeepest = 40;
 // Each costs a decided start 7 us. Debian with an MPI has 100.
 constexpr std::size_t kMostWatched = 128;
@@ -238,14 +233,22 @@ bool may_be_skipped(int code) {
   return code == ENOTDIR || code == ELOOP || code == EXDEV || code == ENOENT || code == EACCES;
 }
 
-/// Whether a name in DT_NEEDED may be an MPI library's. Reads only the names: the image chooses how
-/// many files there are.
-bool needs_mpi(const Fd& place) {
+/// Whether a name in DT_NEEDED may be an MPI library's. Reads only headers and names, and takes
+/// their size from `budget`: the image chooses the number of files and their tables.
+bool needs_mpi(const Fd& place, std::uint64_t& budget) {
   const auto file = open_regular_at(place.get(), "");
   const auto bytes = file_bytes(file ? file->get() : -1);
   const auto elf = ElfFile::read(bytes);
-  const auto entries = elf ? elf->dynamic_entries() : Result<std::vector<Elf64_Dyn>>();
-  if (!elf || !entries) return false;
+  const auto* dynamic = elf ? elf->filled_segment(PT_DYNAMIC) : nullptr;
+  const auto size = dynamic != nullptr ? dynamic->p_filesz : 0;
+  const bool is_readable = size > 0 && size <= kLongestDynamic;
+  const auto names = size / sizeof(Elf32_Dyn) * kLongestName;
+  const auto cost =
+      (elf ? elf->segments.size() * sizeof(Elf64_Phdr) : 0) + (is_readable ? names : 0);
+  budget -= std::min(budget, std::max(cost, kLeastOfModule));
+  if (!is_readable) return false;
+  const auto entries = elf->dynamic_entries();
+  if (!entries) return false;
   const auto strings = std::ranges::find(*entries, DT_STRTAB, &Elf64_Dyn::d_tag);
   const auto table = strings == entries->end() ? std::nullopt : elf->place(strings->d_un.d_ptr);
   return table && std::ranges::any_of(*entries, [&](const Elf64_Dyn& entry) {
@@ -294,7 +297,7 @@ class Walk {
       }
       const std::string name = entry->d_name;
       if (name == "." || name == "..") continue;
-      if (++names_ > kMostNames || out.libraries.size() + out.modules.size() >= kMostFound) {
+      if (++names_ > kMostNames) {
         out.complete = false;
         break;
       }
@@ -317,11 +320,25 @@ class Walk {
         return enter(std::move(*below), path + "/", depth + 1, watched && !is_data(path + "/"));
       if (!may_be_skipped(below.error().code())) out.complete = false;
     }
-    if (may_be_mpi(name)) out.libraries.push_back(path);
-    if (modules_ && name.ends_with(".so") && is_in_packages(path) && modules_read_++ < kMostModules)
-      if (const auto file = open_resolved(fd, name, O_PATH | O_NOFOLLOW, RESOLVE_NO_XDEV);
-          file && needs_mpi(*file))
-        out.modules.push_back(path);
+    if (may_be_mpi(name)) add(out.libraries, path);
+    if (modules_ && name.ends_with(".so") && is_in_packages(path)) look_at_module(fd, path, name);
+  }
+
+  void look_at_module(int fd, const std::string& path, const std::string& name) {
+    if (budget_ == 0) {
+      out.complete = false;
+      return;
+    }
+    if (const auto file = open_resolved(fd, name, O_PATH | O_NOFOLLOW, RESOLVE_NO_XDEV);
+        file && needs_mpi(*file, budget_))
+      add(out.modules, path);
+  }
+
+  void add(std::vector<std::string>& list, const std::string& path) {
+    if (list.size() < kMostFound)
+      list.push_back(path);
+    else
+      out.complete = false;
   }
 
   static bool is_in_packages(const std::string& path) {
@@ -329,7 +346,7 @@ class Walk {
   }
 
   const bool modules_;  ///< whether to search modules
-  std::size_t modules_read_ = 0;
+  std::uint64_t budget_ = kMostOfModules;
   std::size_t names_ = 0;
   std::set<std::pair<int, std::string>> watched_;
 };

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "resolver/mpi/mpi_family.hpp"
@@ -32,7 +33,9 @@ struct SideFile {
 /// The container's root as its programs see it.
 class ContainerSide {
  public:
-  explicit ContainerSide(OsWorld& world) : symbols_(world), world_(world) {}
+  /// `path`: the container's PATH.
+  ContainerSide(OsWorld& world, std::string path)
+      : symbols_(world), world_(world), path_(std::move(path)) {}
 
   /// Follows #! lines. False, with `reason`: nothing to swap (a static program). Fails when the
   /// program does not exist or its loader is not glibc's.
@@ -63,6 +66,7 @@ class ContainerSide {
 
   SymbolReader symbols_;
   OsWorld& world_;
+  std::string path_;
   LoaderProfile loader_;
   LdSoCache cache_;
   std::vector<ContainerProgram> programs_;

@@ -35,7 +35,7 @@ bool is_handle(const std::string& name) { return name.starts_with("ompi_mpi_"); 
 class Decider {
  public:
   Decider(OsWorld& host, OsWorld& inside, const DecideOptions& options)
-      : options_(options), inside_(inside), host_(host) {
+      : options_(options), inside_(inside, options.path), host_(host) {
     search_.ld_library_path = options.library_path;
     search_.ld_preload = options.preload;
     out_.programs = options.programs;

@@ -99,6 +99,7 @@ struct DecideOptions {
   std::vector<MpiInstall> installs;
   bool mpi_wanted = true;         ///< false: only `roots`
   std::vector<MpiInstall> roots;  ///< further libraries to take from the host (libfabric.so.1)
+  std::string path;               ///< the container's PATH
   std::string library_path;       ///< the container's LD_LIBRARY_PATH
   std::string preload;            ///< the container's LD_PRELOAD
 };

@@ -2,31 +2,31 @@
 #include "resolver/store/record_cache.hpp"
 
 #include <fcntl.h>
-#include <lmdb.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <map>
-
-#include "base/fd.hpp"
+#include "base/coder.hpp"
+#include "base/content_hash.hpp"
 
 namespace heddle::store {
 namespace {
 
-using Env = std::unique_ptr<MDB_env, decltype(&::mdb_env_close)>;
-using Txn = std::unique_ptr<MDB_txn, decltype(&::mdb_txn_abort)>;
+constexpr std::size_t kSum = sizeof(Checksum);
+constexpr std::size_t kSize = sizeof(std::uint32_t);
 
-MDB_val to_val(std::string_view bytes) { return {bytes.size(), const_cast<char*>(bytes.data())}; }
-
-Txn begin(MDB_env* env, unsigned flags) {
-  MDB_txn* txn = nullptr;
-  if (::mdb_txn_begin(env, nullptr, flags, &txn) != 0) txn = nullptr;
-  return {txn, &::mdb_txn_abort};
+/// The length-prefixed text at the front of `rest`, which is cut off there; nullopt: it is longer.
+std::optional<std::string_view> take_text(std::string_view& rest) {
+  std::uint32_t size = 0;
+  Decoder decoder(rest.substr(0, kSize));
+  decoder(size);
+  if (!decoder.good() || size > rest.size() - kSize) return std::nullopt;
+  const auto text = rest.substr(kSize, size);
+  rest.remove_prefix(kSize + size);
+  return text;
 }
 
-/// The file, for its checks and its lock. One that is not this user's own regular file is removed.
+/// The file; one that is not this user's own regular file is removed.
 Fd open_own(const std::string& path) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     auto file = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -39,97 +39,64 @@ Fd open_own(const std::string& path) {
   return {};
 }
 
-/// LMDB maps its lock file and writes there: a hole of it on a full disk would be a SIGBUS.
-bool allocate_locks(const std::string& path) {
-  constexpr off_t kSize = 8192;  // of LMDB's default number of readers
-  const Fd file = open_own(path + "-lock");
-  return file && ::posix_fallocate(file.get(), 0, kSize) == 0;
-}
-
 }  // namespace
 
-struct RecordCache::Handles {
-  Fd file;
-  Env env{nullptr, &::mdb_env_close};
-  MDB_dbi dbi = 0;
-
-  bool open(const std::string& path, std::size_t limit) {
-    file = open_own(path);
-    MDB_env* raw = nullptr;
-    if (!file || !allocate_locks(path) || ::mdb_env_create(&raw) != 0) return false;
-    env.reset(raw);
-    if (::mdb_env_set_mapsize(raw, limit) != 0 ||
-        ::mdb_env_open(raw, path.c_str(), MDB_NOSUBDIR | MDB_NOSYNC | MDB_NOTLS | MDB_NORDAHEAD,
-                       0600) != 0)
-      return false;
-    // A file that was cut short would be a SIGBUS at its first missing page.
-    MDB_envinfo info{};
-    MDB_stat stat{};
-    struct stat st {};
-    if (::mdb_env_info(raw, &info) != 0 || ::mdb_env_stat(raw, &stat) != 0 ||
-        ::fstat(file.get(), &st) != 0 ||
-        static_cast<std::size_t>(st.st_size) < (info.me_last_pgno + 1) * stat.ms_psize)
-      return false;
-    const Txn txn = begin(raw, MDB_RDONLY);
-    return txn && ::mdb_dbi_open(txn.get(), nullptr, 0, &dbi) == 0;
-  }
-};
-
-RecordCache::RecordCache(std::unique_ptr<Handles> handles) : handles_(std::move(handles)) {}
-RecordCache::~RecordCache() = default;
-
-std::shared_ptr<RecordCache> RecordCache::open(const std::string& path, std::size_t limit) {
-  // LMDB's locks end when the process closes the file for the first time (fcntl(2)).
-  static std::map<std::string, std::weak_ptr<RecordCache>> opened;
-  if (auto known = opened[path].lock()) return known;
+std::optional<RecordCache> RecordCache::open(const std::string& path, std::size_t limit) {
   // Going beyond RLIMIT_FSIZE is SIGXFSZ, not an errno.
   rlimit most{};
-  if (::getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < limit) return nullptr;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    auto handles = std::make_unique<Handles>();
-    if (handles->open(path, limit)) {
-      std::shared_ptr<RecordCache> out(new RecordCache(std::move(handles)));
-      opened[path] = out;
-      return out;
-    }
-    handles.reset();
-    (void)::unlink(path.c_str());
-    (void)::unlink((path + "-lock").c_str());
-  }
-  return nullptr;
+  if (::getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < limit) return std::nullopt;
+  auto file = open_own(path);
+  if (!file) return std::nullopt;
+  return RecordCache(std::move(file), limit);
 }
 
-std::optional<std::string> RecordCache::find(std::string_view key) const {
-  const Txn txn = begin(handles_->env.get(), MDB_RDONLY);
-  MDB_val k = to_val(key);
-  MDB_val value{};
-  if (!txn || ::mdb_get(txn.get(), handles_->dbi, &k, &value) != 0) return std::nullopt;
-  return std::string(static_cast<const char*>(value.mv_data), value.mv_size);
+void RecordCache::read() {
+  records_.clear();
+  (void)::lseek(file_.get(), 0, SEEK_SET);
+  bytes_ = read_all(file_.get(), "", limit_).value_or("");
+  std::string_view rest = bytes_;
+  while (rest.size() > kSum) {
+    Checksum sum;
+    Decoder(rest.substr(0, kSum))(sum.bytes);
+    auto behind = rest.substr(kSum);
+    const auto key = take_text(behind);
+    const auto value = key ? take_text(behind) : std::nullopt;
+    if (!value || checksum_of(rest.substr(kSum, rest.size() - kSum - behind.size())) != sum) break;
+    records_.insert_or_assign(*key, *value);
+    rest = behind;
+  }
+  bytes_.resize(bytes_.size() - rest.size());  // in place: the views stay valid
+}
+
+std::optional<std::string_view> RecordCache::find(std::string_view key) const {
+  const auto found = records_.find(key);
+  return found == records_.end() ? std::nullopt : std::optional(found->second);
 }
 
 bool RecordCache::add(const std::vector<Record>& records) {
-  // LMDB would wait for its writer, even for one that was stopped.
-  if (::flock(handles_->file.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  int code = MDB_MAP_FULL;
-  for (int attempt = 0; attempt < 2 && code == MDB_MAP_FULL; ++attempt) {
-    if (attempt > 0) {
-      Txn drop = begin(handles_->env.get(), 0);
-      if (!drop || ::mdb_drop(drop.get(), handles_->dbi, 0) != 0 ||
-          ::mdb_txn_commit(drop.release()) != 0)
-        break;
-    }
-    Txn txn = begin(handles_->env.get(), 0);
-    code = txn ? 0 : EIO;
-    for (const auto& [key, bytes] : records) {
-      if (code != 0) break;
-      MDB_val k = to_val(key);
-      MDB_val value = to_val(bytes);
-      code = ::mdb_put(txn.get(), handles_->dbi, &k, &value, 0);
-    }
-    if (code == 0) code = ::mdb_txn_commit(txn.release());
+  // Not waiting for a writer that was stopped.
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  read();  // others have added, perhaps the same
+  std::string more;
+  for (const auto& [key, value] : records) {
+    if (records_.contains(key)) continue;
+    Encoder coder;
+    coder(key, value);
+    const auto body = coder.take();
+    Encoder sum;
+    sum(checksum_of(body).bytes);
+    more += sum.take() + body;
   }
-  (void)::flock(handles_->file.get(), LOCK_UN);
-  return code == 0;
+  bool good = more.size() <= limit_;
+  if (good) {
+    const auto end = static_cast<off_t>(bytes_.size() + more.size() > limit_ ? 0 : bytes_.size());
+    good = ::ftruncate(file_.get(), end) == 0 && ::lseek(file_.get(), end, SEEK_SET) == end &&
+           write_all(file_.get(), more, "");
+    if (!good) (void)::ftruncate(file_.get(), end);
+    read();
+  }
+  (void)::flock(file_.get(), LOCK_UN);
+  return good;
 }
 
 }  // namespace heddle::store

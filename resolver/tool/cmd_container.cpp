@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -159,17 +160,19 @@ constexpr Engine kEngines[] = {{"podman", "--volume=", ":ro", "--env="},
                                {"apptainer", "--bind=", ":ro", "--env="},
                                {"ch-run", "--bind=", "", "--set-env="}};
 
-/// Prints an option a line, for an unquoted $(...) of a shell. `mount`: of the map, on this host.
-void print_binds(const std::string& json, const std::string& name, const std::string& engine,
-                 const std::string& mount) try {
+/// An option a line, for a shell to split. `mount`: of the map, on this host.
+std::string binds_text(const std::string& json, const std::string& name, const std::string& engine,
+                       const std::string& mount) try {
   const auto& options = *std::ranges::find(kEngines, engine, &Engine::name);
   const auto check = [&](const std::string& word) {
     if (word.find_first_of(" \t\n\r:,*?[\\'\"") != word.npos)
       throw Error(word, "cannot be an argument of " + engine, "it has a separator or a quote");
     return word;
   };
+  std::string out;
   const auto bind = [&](const std::string& source, const std::string& target) {
-    fmt::print("{}{}:{}{}\n", options.bind, check(source), check(target), options.read_only);
+    out +=
+        fmt::format("{}{}:{}{}\n", options.bind, check(source), check(target), options.read_only);
   };
   const auto value = Json::parse(json);
   bind(mount, value.at("mount_point"));
@@ -182,15 +185,19 @@ void print_binds(const std::string& json, const std::string& name, const std::st
         lacks_directory = true;
   if (lacks_directory)
     for (const auto& [variable, setting] : value.at("environment").items())
-      fmt::print("{}{}={}\n", options.variable, variable, check(setting));
+      out += fmt::format("{}{}={}\n", options.variable, variable, check(setting));
+  return out;
 } catch (const Json::exception& error) {
   throw Error(name, "is not a decision for a container", error.what());
 }
 
-/// Where the map with this decision is mounted.
+/// Where the map with this decision is mounted. Another user's mount may show any files, and never
+/// answer.
 std::string find_mount(const std::string& json, const std::string& map) {
+  const auto own = "user_id=" + std::to_string(::geteuid());
   for (const auto& mount : value_or_throw(list_mounts()))
     if (mount.type == "fuse.heddle" && mount.root == "/" &&
+        (mount.has_option("user_id=0") || mount.has_option(own)) &&
         read_file(mount.point + "/" + kOwnFile).value_or("") == json)
       return mount.point;
   throw Error(map, "is not mounted on this host", "",
@@ -256,6 +263,7 @@ int run_container(const Command& command) {
   policy::DecideOptions options;
   options.programs = command.programs;
   options.mount_point = value_or_throw(clean_mount_point(command.mount_point));
+  options.path = command.path;
   options.library_path = command.library_path;
   options.preload = command.preload;
   options.mpi_wanted = command.mpi != "none";
@@ -295,9 +303,9 @@ int run_explain(const Command& command) {
     }
   }
   if (!command.engine.empty())
-    print_binds(json, command.map, command.engine,
-                is_mount ? std::filesystem::canonical(command.map).string()
-                         : find_mount(json, command.map));
+    fmt::print("{}", binds_text(json, command.map, command.engine,
+                                is_mount ? std::filesystem::canonical(command.map).string()
+                                         : find_mount(json, command.map)));
   else if (command.json)
     fmt::print("{}", json);
   else

@@ -2,9 +2,11 @@
 //
 // Maps: build, show, lookup, push, pull; and their JSON.
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
@@ -15,7 +17,9 @@
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "resolver/tool/commands.hpp"
+#include "resolver/tree/read_trees.hpp"
 #include "ship/registry/oci_helper.hpp"
 
 namespace heddle {
@@ -49,6 +53,86 @@ Json to_json(const MapView& view, const MapContent& content) {
   Json names = Json::object();
   for (const auto& [name, id] : view.names) names[to_json_text(name)] = content.objects[id].path;
   return {{"name", view.name}, {"names", std::move(names)}};
+}
+
+struct TreeCounts {
+  std::uint64_t directories = 0;
+  std::uint64_t files = 0;
+  std::uint64_t links = 0;  ///< symbolic
+  std::uint64_t bytes = 0;
+  std::vector<std::string> holes;
+};
+
+TreeCounts count_tree(const MapTree& tree) {
+  const auto index = value_or_throw(TreeIndex::of(tree.index));
+  TreeCounts out;
+  for (TreeNodeId id = 0; id < index.size(); ++id) {
+    const auto node = index.node(id);
+    if (node.hole)
+      out.holes.push_back(tree.path + "/" + index.path(id));
+    else if (S_ISDIR(node.mode))
+      ++out.directories;
+    else if (S_ISLNK(node.mode))
+      ++out.links;
+    else
+      ++out.files;
+    if (S_ISREG(node.mode) && !node.hole && node.same_as == id) out.bytes += node.size;
+  }
+  return out;
+}
+
+Json to_json(const MapTree& tree) {
+  const auto counts = count_tree(tree);
+  return {{"path", tree.path},     {"directories", counts.directories},
+          {"files", counts.files}, {"links", counts.links},
+          {"bytes", counts.bytes}, {"holes", counts.holes}};
+}
+
+void print_tree(const MapTree& tree) {
+  const auto counts = count_tree(tree);
+  fmt::print("tree {}: {} directories, {} files, {} symbolic links, {} bytes\n",
+             escape_for_terminal(tree.path), counts.directories, counts.files, counts.links,
+             counts.bytes);
+  for (const auto& hole : counts.holes) fmt::print("  hole {}\n", escape_for_terminal(hole));
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> out;
+  for (char** one = environ; *one; ++one) out.emplace_back(*one);
+  return out;
+}
+
+/// The trees of --tree and --python. The trees of the map that is replaced save work.
+std::vector<MapTree> read_trees_of(const Command& command) {
+  TreeRequest request;
+  request.named = command.trees;
+  request.exclude = command.excluded;
+  const auto cwd = std::filesystem::current_path().string();
+  request.never = {cwd};
+  const auto environment = own_environment();
+  const auto find_in = [&](const std::vector<std::string>& words) {
+    const auto python = find_python_trees(words, environment, cwd);
+    request.never.insert(request.never.end(), python.in_use.begin(), python.in_use.end());
+    request.found.insert(request.found.end(), python.trees.begin(), python.trees.end());
+    return !python.interpreter.empty();
+  };
+  if (command.python == "auto") {
+    for (const auto& app : command.apps) find_in({app});
+  } else if (command.python != "off" && !find_in({command.python})) {
+    throw Error(command.python, "not a Python interpreter", "neither in PATH nor as a script's");
+  }
+  if (request.named.empty() && request.found.empty()) {
+    if (!command.excluded.empty())
+      throw Error(command.excluded[0], "cannot be excluded", "there is no tree");
+    return {};
+  }
+  MapContent earlier;
+  if (auto map = MapReader::open(command.map))
+    if (auto content = map->read_all()) earlier = std::move(*content);
+  request.earlier = &earlier.trees;
+  auto read = value_or_throw(read_trees(request));
+  for (const auto& one : read.notes) say("note: " + one);
+  return std::move(read.trees);
 }
 
 void report_missing(const BuildResult& built) {
@@ -154,10 +238,12 @@ Json to_json(const MapContent& content) {
   Json out = {{"format", "heddle-map"},
               {"programs", Json::array()},
               {"views", Json::array()},
-              {"objects", Json::array()}};
+              {"objects", Json::array()},
+              {"trees", Json::array()}};
   for (const auto& one : content.programs) out["programs"].push_back(to_json(one, content));
   for (const auto& one : content.views) out["views"].push_back(to_json(one, content));
   for (const auto& one : content.objects) out["objects"].push_back(to_json(one));
+  for (const auto& one : content.trees) out["trees"].push_back(to_json(one));
   return out;
 }
 
@@ -169,10 +255,12 @@ int run_build(const Command& command) {
     throw Error::with_code(error.code(), "", error.message(), "",
                            error.code() == EINVAL ? "name a regular file" : "");
   }
+  // Before the libraries: a directory that cannot be a tree is told at once.
+  auto trees = read_trees_of(command);
   AppInputs inputs;
   for (const auto& app : command.apps) value_or_throw(add_app(inputs, app));
   for (const auto& note : inputs.notes) say("note: " + note);
-  if (inputs.roots.empty()) {
+  if (inputs.roots.empty() && !command.apps.empty()) {
     report(Error(command.apps[0], "nothing to resolve", "no dynamic program or library in it"));
     return exit_failure;
   }
@@ -181,7 +269,7 @@ int run_build(const Command& command) {
   options.search = search_options_from_environment();
   options.plugin_directories = command.plugin_directories;
   if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_directories);
-  const auto built = value_or_throw(build_map(session.world, inputs.roots, options));
+  auto built = value_or_throw(build_map(session.world, inputs.roots, options));
   for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
   for (const auto& note : built.notes) say("note: " + note);
   report_missing(built);
@@ -190,6 +278,7 @@ int run_build(const Command& command) {
                  "--allow-missing writes the map anyway"));
     return exit_no;
   }
+  built.content.trees = std::move(trees);
   value_or_throw(write_map(built.content, command.map));
   const auto count = [](const auto& list, const char* what) {
     return fmt::format("{} {}{}", list.size(), what, list.size() == 1 ? "" : "s");
@@ -197,9 +286,10 @@ int run_build(const Command& command) {
   if (command.json)
     print_json(to_json(built.content));
   else
-    fmt::print("{}: {}, {}, {}\n", escape_for_terminal(command.map),
+    fmt::print("{}: {}, {}, {}{}\n", escape_for_terminal(command.map),
                count(built.content.programs, "program"), count(built.content.views, "view"),
-               count(built.content.objects, "file"));
+               count(built.content.objects, "file"),
+               built.content.trees.empty() ? "" : ", " + count(built.content.trees, "tree"));
   return exit_done;
 }
 
@@ -220,6 +310,7 @@ int run_show(const Command& command) {
     fmt::print("bundle {}\n  {} frames, {} bytes (pack --list)\n", reader.id().hex(),
                reader.bundle()->frames.size(), reader.bundle()->stream_size);
   for (const auto& program : content.programs) print_program(program, content);
+  for (const auto& tree : content.trees) print_tree(tree);
   for (const auto& view : content.views) {
     fmt::print("view {}: {} names\n", escape_for_terminal(view.name), view.names.size());
     for (const auto& [name, id] : view.names)

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,11 +13,13 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/task_pool.hpp"
 #include "base/try.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
+#include "resolver/tree/tree_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -131,6 +134,36 @@ class SearchComparison {
   std::vector<MapDrift> out_;
 };
 
+/// Reads the trees again, with the map's holes: a directory with unchanged times is not listed.
+std::vector<MapDrift> check_trees(const MapContent& content, std::uint64_t& entries) {
+  std::vector<MapDrift> out;
+  std::vector<std::unique_ptr<TreeReader>> readers;
+  for (const auto& tree : content.trees) {
+    TreeReader::Options options{{}, value_or_throw(TreeIndex::of(tree.index))};
+    entries += options.earlier->size();
+    for (TreeNodeId id = 0; id < options.earlier->size(); ++id)
+      if (const auto node = options.earlier->node(id); node.hole && S_ISDIR(node.mode))
+        options.exclude.insert(tree.path + "/" + options.earlier->path(id));
+    readers.push_back(std::make_unique<TreeReader>(tree.path, std::move(options)));
+  }
+  TaskPool pool;
+  for (const auto& reader : readers) reader->start(pool);
+  pool.wait();
+  for (std::size_t i = 0; i < readers.size(); ++i) {
+    const auto& tree = content.trees[i];
+    const auto now = readers[i]->take();
+    if (!now) {
+      const bool gone = now.error().code() == ENOENT || now.error().code() == ENOTDIR;
+      out.push_back({tree.path, gone ? "missing" : "unreadable", now.error().message()});
+      continue;
+    }
+    for (auto& drift : compare_trees(tree.path, value_or_throw(TreeIndex::of(tree.index)),
+                                     value_or_throw(TreeIndex::of(*now))))
+      out.push_back({std::move(drift.path), std::move(drift.what), std::move(drift.detail)});
+  }
+  return out;
+}
+
 }  // namespace
 
 int run_verify(const Command& command) {
@@ -138,10 +171,17 @@ int run_verify(const Command& command) {
   const auto bundle = reader.bundle();
   const auto content = value_or_throw(reader.read_all());
   std::vector<MapDrift> drifts;
-  for (ObjectId id = 0; id < content.objects.size(); ++id)
-    if (!bundle || bundle->objects[id] == kAtOrigin)
-      if (auto drift = check(content.objects[id])) drifts.push_back(std::move(*drift));
+  std::vector<std::optional<MapDrift>> checked(content.objects.size());
+  for_each_at_once(checked.size(), [&](std::size_t i) {
+    if (!bundle || bundle->objects[i] == kAtOrigin) checked[i] = check(content.objects[i]);
+  });
+  for (auto& drift : checked)
+    if (drift) drifts.push_back(std::move(*drift));
   const auto changed = drifts.size();
+  std::uint64_t entries = 0;
+  if (!bundle)
+    for (const auto& drift : check_trees(content, entries)) drifts.push_back(drift);
+  const auto in_trees = drifts.size() - changed;
   std::size_t damaged = 0;
   if (bundle)
     for (auto& why : damaged_frames(command.map, *bundle)) {
@@ -154,7 +194,8 @@ int run_verify(const Command& command) {
     drifts.insert(drifts.end(), searched.begin(), searched.end());
   }
   if (command.json) {
-    Json out = {{"files", content.objects.size()}, {"drift", Json::array()}};
+    Json out = {
+        {"files", content.objects.size()}, {"tree_entries", entries}, {"drift", Json::array()}};
     for (const auto& drift : drifts)
       out["drift"].push_back(
           {{"path", drift.path}, {"what", drift.what}, {"detail", drift.detail}});
@@ -167,9 +208,12 @@ int run_verify(const Command& command) {
     if (bundle)
       fmt::print(", {} of {} frames are as they were packed", bundle->frames.size() - damaged,
                  bundle->frames.size());
-    else if (drifts.size() != changed)
-      fmt::print(", but ld.so would load others in {} case{}", drifts.size() - changed,
-                 drifts.size() == changed + 1 ? "" : "s");
+    else if (!content.trees.empty())
+      fmt::print(", {} of {} names of trees differ", in_trees, entries);
+    const auto elsewhere = drifts.size() - changed - in_trees - damaged;
+    if (elsewhere != 0)
+      fmt::print(", but ld.so would load others in {} case{}", elsewhere,
+                 elsewhere == 1 ? "" : "s");
     fmt::print("\n");
   }
   return drifts.empty() ? exit_done : exit_no;

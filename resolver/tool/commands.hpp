@@ -37,11 +37,15 @@ struct Command {
   std::vector<std::string> apps;
   std::vector<std::string> plugin_directories;
   bool allow_missing = false;
+  std::vector<std::string> trees;     ///< --tree
+  std::vector<std::string> excluded;  ///< --tree-exclude
+  std::string python = "off";         ///< auto, off or an interpreter
   std::string mpi;  ///< auto, none or a prefix; empty: none, and auto with `into`
   // build for a container:
   std::string into;  ///< its root; empty: a map for this machine's own programs
   std::vector<std::string> programs;
   std::string mount_point = "/dev/heddle";
+  std::string path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
   std::string library_path;
   std::string preload;
   std::vector<std::string> roots;

@@ -21,6 +21,19 @@ void add_build(CLI::App& sub, Command& command) {
       ->allow_extra_args(false);
   sub.add_flag("--allow-missing", command.allow_missing,
                "Write the map even if a library is not found anywhere");
+  sub.add_option("--tree", command.trees,
+                 "Put this directory with all that is in it into the map (repeatable)")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  sub.add_option("--tree-exclude", command.excluded,
+                 "Leave this directory of a tree to the original (repeatable)")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  sub.add_option("--python", command.python,
+                 "Also the directories that a Python imports from: auto for what APP is run by, "
+                 "off, or an interpreter")
+      ->type_name("auto|off|EXE")
+      ->capture_default_str();
   sub.add_option("--mpi", command.mpi,
                  "The host's MPI: auto, none, or a prefix to look below. Its plugins go into every "
                  "view (default: none; with --into: auto)")
@@ -39,6 +52,9 @@ void add_build(CLI::App& sub, Command& command) {
           ->allow_extra_args(false),
       sub.add_option("--at", command.mount_point, "With --into: where the map will be mounted")
           ->type_name("DIR")
+          ->capture_default_str(),
+      sub.add_option("--path", command.path, "With --into: the container's PATH")
+          ->type_name("DIRS")
           ->capture_default_str(),
       sub.add_option("--library-path", command.library_path,
                      "With --into: the container's LD_LIBRARY_PATH")
@@ -59,10 +75,13 @@ void add_build(CLI::App& sub, Command& command) {
       for (const auto* option : for_into)
         if (option->count() != 0)
           throw CLI::ValidationError(option->get_name(), "needs --into ROOTFS");
-      if (command.apps.empty()) throw CLI::RequiredError("APP");
+      const bool has_interpreter = command.python != "auto" && command.python != "off";
+      if (command.apps.empty() && command.trees.empty() && !has_interpreter)
+        throw CLI::RequiredError("APP");
       return;
     }
-    if (!command.apps.empty() || !command.plugin_directories.empty() || command.allow_missing)
+    if (!command.apps.empty() || !command.plugin_directories.empty() || command.allow_missing ||
+        !command.trees.empty() || !command.excluded.empty() || command.python != "off")
       throw CLI::ValidationError("--into", "takes --program, not APP or its options");
     if (command.programs.empty()) throw CLI::RequiredError("--program");
   });

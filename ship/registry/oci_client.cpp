@@ -205,7 +205,7 @@ class Puller {
 
   /// The cached manifest of `key`, if `error` is that the registry cannot be reached.
   Result<std::string> offline(const std::string& key, Error error) {
-    if (error.code() != EHOSTUNREACH) return fail(std::move(error));
+    if (!is_unreachable(error.code())) return fail(std::move(error));
     const auto digest = cache_.noted(key);
     auto known = digest ? cache_.manifest(*digest) : std::nullopt;
     if (!known) return fail(std::move(error));
@@ -297,6 +297,7 @@ int run_pull(const Options& o) {
 
 int oci_client(int argc, const char* const* argv) {
   CLI::App app("Push and pull artifacts of OCI registries.", "oci-client");
+  app.set_version_flag("--version", "oci-client (heddle) " HEDDLE_VERSION);
   app.require_subcommand(1);
   Options o;
   auto* push = app.add_subcommand("push", "Standard input to a registry");

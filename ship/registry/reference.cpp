@@ -4,13 +4,61 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <regex>
+#include <optional>
 
 #include "base/content_hash.hpp"
 
 namespace heddle::registry {
 
-constexpr std::size_t kLongest = 1024;  // std::regex recurses with the length of its input
+namespace {
+
+constexpr std::string_view kAny = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+constexpr std::string_view kSmall = kAny.substr(0, 36);
+constexpr std::string_view kDigits = kAny.substr(0, 10);
+constexpr std::size_t kLongestTag = 128;
+
+/// Shortens `text` to what is before the first `separator`. Result: what is after it; nullopt:
+/// none.
+std::optional<std::string_view> cut(std::string_view& text, char separator) {
+  const auto at = text.find(separator);
+  if (at == text.npos) return std::nullopt;
+  const auto rest = text.substr(at + 1);
+  text = text.substr(0, at);
+  return rest;
+}
+
+/// Whether `text` has characters, all of them in `more` or `letters`.
+bool consists_of(std::string_view text, std::string_view letters, std::string_view more = "") {
+  return !text.empty() && std::ranges::all_of(text, [&](char c) {
+    return letters.find(c) != letters.npos || more.find(c) != more.npos;
+  });
+}
+
+/// Whether `text` is HOST[:PORT]; a host without a port is known by a dot, or is localhost.
+bool is_host(std::string_view text) {
+  const bool is_ipv6 = text.starts_with('[');
+  const auto end = is_ipv6 ? text.find(']') + 1 : std::min(text.find(':'), text.size());
+  const auto name = text.substr(0, end);
+  const auto port = text.substr(end);
+  return (is_ipv6 ? end > 2 && consists_of(name.substr(1, end - 2), kDigits, "abcdefABCDEF:.")
+                  : consists_of(name, kAny, ".-")) &&
+         (port.empty() || (port[0] == ':' && consists_of(port.substr(1), kDigits))) &&
+         (text == "localhost" || text.find_first_of(".:") != text.npos);
+}
+
+/// Whether `text` is PART[/PART]...
+bool is_repository(std::string_view text) {
+  for (std::optional<std::string_view> rest = text; rest;) {
+    text = *rest;
+    rest = cut(text, '/');
+    if (!consists_of(text, kSmall, "._-") || !consists_of(text.substr(0, 1), kSmall) ||
+        !consists_of(text.substr(text.size() - 1), kSmall))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 std::string digest_of(std::string_view data) { return "sha256:" + hash_bytes(data).hex(); }
 
@@ -45,17 +93,18 @@ std::string Reference::text() const {
 }
 
 Result<Reference> parse_reference(std::string_view text) {
-  // OCI distribution spec; a host without a port is known by a dot, or is localhost.
-  static const std::regex kForm(
-      R"(((?:\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.-]+)(?::[0-9]+)?)/)"
-      R"(([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)*))"
-      R"((?::([a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?)");
-  std::cmatch parts;
-  if (text.size() > kLongest || !std::regex_match(text.begin(), text.end(), parts, kForm) ||
-      (parts.str(1) != "localhost" && parts.str(1).find_first_of(".:") == std::string::npos))
+  // OCI distribution spec.
+  auto host = text;
+  const auto digest = cut(host, '@');
+  auto repository = cut(host, '/').value_or("");
+  const auto tag = cut(repository, ':');
+  if (!is_host(host) || !is_repository(repository) || (digest && !is_digest(*digest)) ||
+      (tag && (tag->size() > kLongestTag || !consists_of(tag->substr(0, 1), kAny, "_") ||
+               !consists_of(*tag, kAny, "_.-"))))
     return fail(Error::with_code(EINVAL, text, "not a registry reference", "",
                                  "HOST[:PORT]/REPOSITORY[:TAG][@sha256:...]"));
-  Reference out{parts.str(1), parts.str(2), parts.str(3), parts[3].matched, parts.str(4)};
+  Reference out{std::string(host), std::string(repository), std::string(tag.value_or("")),
+                tag.has_value(), std::string(digest.value_or(""))};
   if (out.tag.empty() && out.digest.empty()) out.tag = "latest";
   return out;
 }

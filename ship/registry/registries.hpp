@@ -11,7 +11,7 @@ namespace heddle::registry {
 
 /// A [[registry]] of a registries.conf.
 struct RegistryEntry {
-  std::string prefix;    ///< `host`, `host/path` or `*.site`
+  std::string prefix;  ///< `host`, `host:port`, `host/path[:tag]` or `*.site`; no slash at its end
   std::string location;  ///< replaces the prefix; may be empty
   bool insecure = false;
   bool blocked = false;
@@ -19,8 +19,10 @@ struct RegistryEntry {
 };
 
 /// The entries of a containers-registries.conf(5), version 2. Mirrors, aliases and what else it may
-/// hold are ignored.
-std::vector<RegistryEntry> registry_entries(std::string_view text);
+/// hold are ignored. Warns of lines that may be a registry's and are not understood; `name`: the
+/// file's, for that.
+std::vector<RegistryEntry> registry_entries(std::string_view text,
+                                            const std::string& name = "registries.conf");
 
 /// Where a reference leads.
 struct Location {

@@ -46,21 +46,24 @@ struct HttpAnswer {
 /// that do not answer, stall or trickle.
 class Http {
  public:
-  /// `authorities`: PEM, trusted beside the system's; may be empty. With `insecure` any certificate
-  /// is accepted. An answer may take `patience`, and a second for each 64 KiB of the request and
-  /// the largest answer.
-  Http(std::string authorities, bool insecure, std::chrono::seconds patience)
-      : authorities_(std::move(authorities)), insecure_(insecure), patience_(patience) {
+  /// `authorities`: PEM, trusted beside the system's; may be empty. Of `insecure_host` alone any
+  /// certificate is accepted; empty: of none. An answer may take `patience`, and a second for each
+  /// 64 KiB of the request and the largest answer.
+  Http(std::string authorities, std::string insecure_host, std::chrono::seconds patience)
+      : authorities_(std::move(authorities)),
+        insecure_host_(std::move(insecure_host)),
+        patience_(patience) {
     if (!curl_) throw Error("libcurl", "cannot be started");
   }
 
-  /// Any status is an answer. Fails, naming the host, without a complete answer.
+  /// Any status is an answer. Fails, naming the host, without a complete answer: EHOSTUNREACH, not
+  /// reached; ECONNREFUSED, likewise, no connection; EPROTONOSUPPORT, no TLS handshake.
   Result<HttpAnswer> send(const HttpRequest& request);
 
  private:
   std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl_{curl_easy_init(), &curl_easy_cleanup};
   std::string authorities_;
-  bool insecure_;
+  std::string insecure_host_;
   std::chrono::seconds patience_;
 };
 
@@ -261,8 +264,9 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   // Replaces the system's bundle; the system's directory of authorities remains trusted.
   curl_blob authorities{authorities_.data(), authorities_.size(), CURL_BLOB_NOCOPY};
   if (!authorities_.empty()) set(CURLOPT_CAINFO_BLOB, &authorities);
-  set(CURLOPT_SSL_VERIFYPEER, insecure_ ? 0L : 1L);
-  set(CURLOPT_SSL_VERIFYHOST, insecure_ ? 0L : 2L);
+  const bool insecure = !insecure_host_.empty() && host_of(request.url) == insecure_host_;
+  set(CURLOPT_SSL_VERIFYPEER, insecure ? 0L : 1L);
+  set(CURLOPT_SSL_VERIFYHOST, insecure ? 0L : 2L);
   if (!https) set(CURLOPT_NOPROXY, "*");  // plain http: this node's, or the site's own
   if (request.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
@@ -275,10 +279,13 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   if (sink.failed) return fail(std::move(*sink.failed));
   if (sink.too_much) return fail_errno(host_of(request.url), "the registry sent too much", EFBIG);
   if (code != CURLE_OK) {
-    // Only these errors allow the use of a cached tag.
-    const bool unreachable = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
-                             code == CURLE_OPERATION_TIMEDOUT;
-    return fail(Error::with_code(unreachable ? EHOSTUNREACH : EPROTO, host_of(request.url),
+    const int number = code == CURLE_COULDNT_CONNECT     ? ECONNREFUSED
+                       : code == CURLE_SSL_CONNECT_ERROR ? EPROTONOSUPPORT
+                       : code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_OPERATION_TIMEDOUT
+                           ? EHOSTUNREACH
+                           : EPROTO;
+    const bool unreachable = is_unreachable(number);
+    return fail(Error::with_code(number, host_of(request.url),
                                  unreachable ? "cannot reach the registry" : "the registry failed",
                                  reason[0] != '\0' ? reason.data() : curl_easy_strerror(code),
                                  hint_of(code)));
@@ -321,7 +328,9 @@ RegistryClient::RegistryClient(const Reference& at)
     : location_(value_or_throw(locate(at, site_entries()))) {
   auto authorities = find_authorities(at_.host);
   scheme_ = authorities.empty() && !location_.insecure ? at_.scheme() : "https";
-  http_ = std::make_unique<Http>(std::move(authorities), location_.insecure, patience());
+  may_be_plain_ = location_.insecure;
+  http_ = std::make_unique<Http>(std::move(authorities),
+                                 location_.insecure ? location_.host : std::string(), patience());
 }
 
 RegistryClient::~RegistryClient() = default;
@@ -419,12 +428,18 @@ Result<HttpAnswer> RegistryClient::send_once(HttpRequest request) {
   const bool own = is_own(request.url);
   if (own && !authorization_.empty()) request.headers.push_back("Authorization: " + authorization_);
   auto answer = http_->send(request);
-  if (answer || !own || !location_.insecure || scheme_ == "http") return answer;
-  // containers-registries.conf(5): an insecure registry may be one without TLS.
-  request.url.replace(0, 5, "http");
-  auto plain = http_->send(request);
-  if (plain) scheme_ = "http";
-  return plain ? std::move(plain) : std::move(answer);
+  const int code = answer ? 0 : answer.error().code();
+  // containers-registries.conf(5): an insecure registry may be one without TLS. One that has
+  // answered with TLS is not, and later failures send no password in clear.
+  if (own && may_be_plain_ && (code == ECONNREFUSED || code == EPROTONOSUPPORT)) {
+    request.url.replace(0, 5, "http");
+    if (auto plain = http_->send(request)) {
+      scheme_ = "http";
+      answer = std::move(plain);
+    }
+  }
+  if (own && answer) may_be_plain_ = false;
+  return answer;
 }
 
 Result<HttpAnswer> RegistryClient::follow(HttpRequest request, HttpAnswer answer) {

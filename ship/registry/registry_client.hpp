@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cerrno>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +23,9 @@ struct Descriptor {
 
 /// Parses untrusted JSON. Discarded: not JSON, or nested deeper than 64 (nlohmann-json recurses).
 Json parse_json(std::string_view text);
+/// Whether a registry could not be reached, by the code of a failure. Only then may a cached tag
+/// stand for it.
+inline bool is_unreachable(int code) { return code == EHOSTUNREACH || code == ECONNREFUSED; }
 /// The string or list `key` of an object; empty: there is none.
 std::string text_member(const Json& json, const char* key);
 const Json& list_member(const Json& json, const char* key);
@@ -82,7 +86,8 @@ class RegistryClient {
 
   Location location_;
   const Reference& at_ = location_.at;
-  std::string scheme_;  ///< `http` when an insecure registry has no TLS
+  std::string scheme_;         ///< `http` when an insecure registry has no TLS
+  bool may_be_plain_ = false;  ///< an insecure registry that has not answered yet
   std::unique_ptr<Http> http_;
   std::string authorization_;  ///< the header's value; empty: none
 };

@@ -2,12 +2,15 @@
 //
 // Files of an image or of another user choose their type, bytes and owner, and are exchanged
 // between check and use.
+#include <elf.h>
 #include <linux/fs.h>
+#include <sys/mount.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <set>
 #include <thread>
@@ -313,6 +316,78 @@ TEST_F(HostileImage, costly_caches_and_loaders_are_bounded) {
     EXPECT_LT(result.status, 128) << result.err;
     fs::remove(in(path));
     if (before) write_text_file(in(path), *before, 0755);
+  }
+}
+
+/// A library whose program headers are changed by `change`, followed by zeros.
+void put_module(const std::string& path, const std::string& library, off_t size,
+                const std::function<void(Elf64_Ehdr&, Elf64_Phdr&)>& change) {
+  auto bytes = value_or_throw(read_file(library));
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  for (unsigned i = 0, count = header.e_phnum; i < count; ++i) {
+    char* const at = bytes.data() + header.e_phoff + i * sizeof(Elf64_Phdr);
+    Elf64_Phdr segment;
+    std::memcpy(&segment, at, sizeof(segment));
+    if (segment.p_type == PT_DYNAMIC) change(header, segment);
+    std::memcpy(at, &segment, sizeof(segment));
+  }
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  write_text_file(path, bytes);
+  ASSERT_EQ(::truncate(path.c_str(), size), 0);
+}
+
+/// fs-resolve itself, and not its worker, looks for the modules that need MPI.
+TEST_F(HostileImage, costly_python_modules_are_bounded) {
+  fs::create_directories(in("/usr/bin"));
+  fs::rename(in("/app"), in("/usr/bin/python3"));
+  const auto packages = in("/usr/lib/python3/dist-packages");
+  fs::create_directories(packages);
+  const auto decide = [&] {
+    const auto result =
+        run(resolving({"prlimit", "--cpu=20"}, "/usr/bin/python3", dir_ / "host"), options());
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  for (int i = 0; i < 30; ++i)
+    put_module(packages + "/long" + std::to_string(i) + ".so", in(kLib) + "libgood.so.1",
+               off_t{3} << 30,
+               [](Elf64_Ehdr&, Elf64_Phdr& dynamic) { dynamic.p_filesz = 1U << 30; });
+  EXPECT_THAT(decide(), Not(HasSubstr("more files than fs-resolve searches")));
+  for (int i = 0; i < 40; ++i)
+    put_module(packages + "/many" + std::to_string(i) + ".so", in(kLib) + "libgood.so.1",
+               off_t{8} << 20,
+               [](Elf64_Ehdr& header, Elf64_Phdr&) { header.e_phnum = PN_XNUM - 1; });
+  EXPECT_THAT(decide(), HasSubstr("more files than fs-resolve searches"));
+}
+
+/// A container would get the files of whoever mounted them.
+TEST_F(HostileImage, mount_of_another_user_is_not_the_maps) {
+  HEDDLE_STAGED(fs_mount, "fs-mount");
+  ASSERT_EQ(run(resolving({}, "/app", dir_ / "host"), options()).status, 0) << last_.err;
+  const auto directory = dir_ / "mount";
+  fs::create_directory(directory);
+  for (const std::string user : {"1511", "0"}) {
+    SCOPED_TRACE(user);
+    auto device = open_file("/dev/fuse", O_RDWR);
+    if (!device) HEDDLE_SKIP(device.error().message());
+    const auto how = "fd=" + std::to_string(device->get()) +
+                     ",rootmode=40000,group_id=0,allow_other,user_id=" + user;
+    if (::mount("heddle", directory.c_str(), "fuse.heddle", MS_RDONLY | MS_NOSUID | MS_NODEV,
+                how.c_str()) != 0)
+      HEDDLE_SKIP("only root can mount");
+    auto child = value_or_throw(
+        spawn(fs_mount, {"fs-mount", "--mount-point", "/mnt", dir_ / "map", "/dev/fd/7", "-f"},
+              {{{device->get(), 7}}}));
+    device->reset();
+    const auto printed = run(
+        {staged_program("fs-resolve"), "explain", "--binds", "podman", dir_ / "map"}, options());
+    EXPECT_EQ(printed.status, user == "0" ? 0 : 3) << printed.out;
+    if (user != "0") {
+      EXPECT_THAT(printed.err, HasSubstr("is not mounted on this host"));
+    }
+    EXPECT_EQ(::umount2(directory.c_str(), MNT_DETACH), 0);
+    EXPECT_EQ(value_or_throw(child.wait_for(5s)), 0);
   }
 }
 

@@ -296,5 +296,24 @@ TEST_F(LocalUser, user_cannot_write_into_anothers_cache) {
     ADD_FAILURE() << entry.path() << " was made through the attacker's link";
 }
 
+// Its files choose what programs are guided to. sudo keeps HOME in some set-ups.
+TEST_F(LocalUser, cache_in_a_directory_that_another_user_chose_is_not_used) {
+  const auto app = program_in(directory("open", 0, 0755), "open");
+  const auto home = directory("home", kAttacker, 0755);
+  auto options = options_;
+  options.env.front() = "XDG_CACHE_HOME";
+  options.env.push_back("HOME=" + home);
+  const Strings resolve = {staged_program("fs-resolve"), "build", "-o", dir_ / "map", app};
+  for (const auto& words : {Strings{staged_program("fs-gen"), "-q", app}, resolve})
+    EXPECT_EQ(run(words, options).status, 0);
+  EXPECT_TRUE(fs::is_empty(home));
+  // A user's own directory in one that others can rename it in.
+  const auto shared = directory("shared", 0, 0777);
+  options.env.front() = "XDG_CACHE_HOME=" + shared;
+  const auto ours = run(as(kVictim, {staged_program("fs-gen"), "-q", app}), options);
+  EXPECT_EQ(ours.out, "open\n") << ours.err;
+  EXPECT_TRUE(fs::is_empty(shared));
+}
+
 }  // namespace
 }  // namespace heddle::test

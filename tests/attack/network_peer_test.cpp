@@ -417,9 +417,11 @@ TEST_F(HostileClient, slow_checks_over_many_connections_leave_a_judge_to_others)
 
 class HostileRegistry : public Registry {
  protected:
-  /// A second server, which logs requests and asks for credentials.
-  void start_storage() {
+  /// A second server, which logs requests and asks for credentials; with TLS under a certificate
+  /// that nobody signed.
+  void start_storage(bool tls = false) {
     storage_port_ = free_port();
+    if (tls) make_certificate("127.0.0.1", dir_ / "key", dir_ / "cert");
     const auto file = write_text_file(
         dir_ / "storage.py",
         "import http.server\n"
@@ -435,8 +437,10 @@ class HostileRegistry : public Registry {
             "/token\"')\n"
             "    self.send_header('Content-Length', '0'); self.end_headers()\n"
             "  do_POST = do_GET\n"
-            "http.server.ThreadingHTTPServer(('127.0.0.1', " +
-            std::to_string(storage_port_) + "), H).serve_forever()\n");
+            "s = http.server.ThreadingHTTPServer(('127.0.0.1', " +
+            std::to_string(storage_port_) + "), H)\n" + (tls ? tls_context() : "") +
+            (tls ? "s.socket = c.wrap_socket(s.socket, server_side=True)\n" : "") +
+            "s.serve_forever()\n");
     storage_.emplace(value_or_throw(spawn("/usr/bin/python3", {"python3", file})));
     ASSERT_TRUE(
         wait_until(milliseconds(20'000), [&] { return connect_to(storage_port_).valid(); }));
@@ -444,6 +448,18 @@ class HostileRegistry : public Registry {
   void TearDown() override {
     if (storage_) ::kill(storage_->pid(), SIGKILL);
     Registry::TearDown();
+  }
+  std::string tls_context() {
+    return "import ssl; c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)\nc.load_cert_chain('" +
+           (dir_ / "cert") + "', '" + (dir_ / "key") + "')\n";
+  }
+  /// Names the registry by an address that does not stand for this node, as an insecure one of
+  /// registries.conf.
+  void be_insecure() {
+    host_ = "0.0.0.0:" + std::to_string(port_);
+    run_checked({"mkdir", "-p", dir_ / ".config/containers"});
+    write_text_file(dir_ / ".config/containers/registries.conf",
+                    "[[registry]]\nlocation = '" + host_ + "'\ninsecure = true\n");
   }
   void have_password() {
     write_text_file(dir_ / "docker/config.json",
@@ -505,6 +521,51 @@ TEST_F(HostileRegistry, password_goes_to_no_other_site_named_by_a_challenge) {
             "/token\"')\n");
   EXPECT_EQ(pull({"HEDDLE_TOKEN_HOSTS=localhost:" + std::to_string(storage_port_)}).status, 3);
   EXPECT_THAT(logged_requests(), HasSubstr("Basic dXNlcjpzZWNyZXQ="));
+}
+
+/// `insecure = true` is said of one host.
+TEST_F(HostileRegistry, insecure_registry_names_a_realm_whose_certificate_is_checked) {
+  start_storage(true);
+  be_insecure();
+  have_password();
+  const auto realm = "127.0.0.1:" + std::to_string(storage_port_);
+  start_odd("    self.say(401, WWW_Authenticate='Bearer realm=\"https://" + realm + "/token\"')\n");
+  const auto done = pull({"HEDDLE_TOKEN_HOSTS=" + realm});
+  EXPECT_EQ(done.status, 3);
+  EXPECT_THAT(done.err, HasSubstr(realm + ": the registry failed"));
+  EXPECT_EQ(logged_requests(), "");
+}
+
+/// Somebody on the way can end a connection, and then read what comes without TLS.
+TEST_F(HostileRegistry, lost_connection_of_an_insecure_registry_sends_no_password_in_clear) {
+  be_insecure();
+  have_password();
+  make_certificate("127.0.0.1", dir_ / "key", dir_ / "cert");
+  const auto file = write_text_file(
+      dir_ / "lossy.py",
+      "import socket\n" + tls_context() + "l = socket.create_server(('127.0.0.1', " +
+          std::to_string(port_) +
+          "))\n"
+          "answered = False\n"
+          "while True:\n"
+          "  s, _ = l.accept()\n"
+          "  first = s.recv(1, socket.MSG_PEEK)\n"
+          "  if first == b'\\x16' and not answered:\n"
+          "    answered = True\n"
+          "    s = c.wrap_socket(s, server_side=True)\n"
+          "    s.recv(65536)\n"
+          "    s.sendall(b'HTTP/1.1 401 No\\r\\nWWW-Authenticate: Basic realm=\"x\"\\r\\n'\n"
+          "              b'Content-Length: 0\\r\\nConnection: close\\r\\n\\r\\n')\n"
+          "  elif first not in (b'', b'\\x16'):\n"
+          "    open('" +
+          (dir_ / "requests") +
+          "', 'ab').write(s.recv(65536))\n"
+          "  s.close()\n");
+  launch({"/usr/bin/python3", file});
+  const auto done = pull();
+  EXPECT_EQ(done.status, 3);
+  EXPECT_THAT(done.err, HasSubstr(host_ + ": the registry failed"));
+  EXPECT_EQ(logged_requests(), "");
 }
 
 TEST_F(HostileRegistry, long_challenges_and_deep_json_crash_nothing) {

@@ -193,6 +193,25 @@ TEST_F(Audit, ready_time_is_recorded_for_the_requested_pid) {
   EXPECT_NE(w.counters().ready_ns, 0u);
 }
 
+TEST_F(Audit, program_ends_while_a_thread_opens_libraries) {
+  const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 100});
+  std::vector<std::string> flags = {"-pthread", "-Wl,--no-as-needed",
+                                    "-Wl,-rpath," + farm.library_path};
+  flags.insert(flags.end(), farm.libraries.begin(), farm.libraries.end());
+  const auto plugin = library("plugin/libplugin.so", "int plugin;");
+  const auto other = library("plugin/libother.so", "int other;");
+  const auto app = program(
+      "#include <dlfcn.h>\n#include <pthread.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
+      "static char** paths; static void* work(void* a) { for (;;) { void* x = dlopen(paths[1], 2);"
+      " void* y = dlopen(paths[2], 2); if (x) dlclose(x); if (y) dlclose(y); } return a; }\n"
+      "int main(int c, char** v) { pthread_t t; paths = v; pthread_create(&t, 0, work, 0);\n"
+      "pthread_create(&t, 0, work, 0); usleep(1000 + 100 * atoi(v[3])); exit(5); }",
+      flags);
+  const GuidedWorld w = world(app, {{plugin, plugin}, {other, other}});
+  for (int i = 0; i < 200; ++i)
+    ASSERT_EQ(w.run({app, plugin, other, std::to_string(i % 20)}).status, 5) << i;
+}
+
 TEST_F(Audit, program_without_proc_runs_unguided) {
   if (::geteuid() != 0) HEDDLE_SKIP("unmounting /proc needs root");
   const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});

@@ -58,11 +58,11 @@ class Index : public ::testing::Test {
     return out ? out : "";
   }
   /// Where `name` leads for the program with inode `ino`; "" when nowhere.
-  std::string target(const std::string& name, std::uint64_t ino = 7) {
+  std::string target(const std::string& name, std::uint64_t ino = 7, const char* caller = nullptr) {
     audit::IndexView view;
     EXPECT_TRUE(view.open(bytes_.data(), bytes_.size()));
     view.choose(2049, ino, 1000000000 * std::int64_t(ino));
-    const char* out = view.target(name.c_str());
+    const char* out = view.target(name.c_str(), caller);
     return out ? out : "";
   }
 };
@@ -178,6 +178,34 @@ TEST_F(Index, names_that_depend_on_the_caller_are_left_to_the_loader) {
   map_.programs[0].guided = {{"$ORIGIN/libb.so", 3}, {"./libb.so", 3}, {"sub/libb.so", 3}};
   make();
   for (const auto& [name, id] : map_.programs[0].guided) EXPECT_EQ(target(name), "");
+}
+
+TEST_F(Index, a_name_of_one_caller_leads_nobody_else) {
+  map_.programs[0].guided = {{std::string("libx.so\0", 8), 2},
+                             {std::string("libx.so\0/o/libb.so", 18), 3},
+                             {"libz.so", 3}};
+  make();
+  EXPECT_EQ(target("libx.so"), "");
+  EXPECT_EQ(target("libx.so", 7, ""), "/mnt/liba.so.1");
+  EXPECT_EQ(target("libx.so", 7, "/o/libb.so"), "/mnt/libb.so");
+  EXPECT_EQ(target("libx.so", 7, "/o/liba.so"), "");
+  EXPECT_EQ(target("libx.so", 8, "/o/libb.so"), "");
+  EXPECT_EQ(target("/o/libb.so"), "");
+  EXPECT_EQ(target("libz.so", 7, "/o/libb.so"), "");
+}
+
+TEST_F(Index, a_library_whose_search_begins_beside_it_is_not_moved_unless_all_it_needs_is_guided) {
+  map_.objects[3].runpath = "$ORIGIN";
+  map_.objects[3].needed = {"liba.so.1"};
+  make();
+  EXPECT_EQ(target("libb.so"), "/mnt/libb.so");
+  map_.objects[3].needed = {"liba.so.1", "libx.so"};
+  make();
+  EXPECT_EQ(target("libb.so"), "/o/libb.so");
+  map_.programs[0].guided.insert(map_.programs[0].guided.begin() + 4,
+                                 {std::string("libx.so\0/o/libb.so", 18), 2});
+  make();
+  EXPECT_EQ(target("libb.so"), "/o/libb.so") << "in some processes it is not";
 }
 
 TEST_F(Index, programs_of_one_file_share_only_common_targets) {

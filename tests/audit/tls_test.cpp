@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT
+#include <elf.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
 
 #include "base/fd.hpp"
 #include "resolver/map/static_tls.hpp"
@@ -230,6 +235,82 @@ TEST_F(UnmappedChild, of_damaged_libraries_ends_as_natively) {
     if (stock > 128) continue;  // it depends on ASLR
     EXPECT_EQ(world_.run({app}).status, stock) << at;
   }
+  // The dynamic section and its strings.
+  Elf64_Ehdr header;
+  std::memcpy(&header, whole.data(), sizeof(header));
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    std::memcpy(&segment, whole.data() + header.e_phoff + i * sizeof(segment), sizeof(segment));
+    if (segment.p_type != PT_DYNAMIC) continue;
+    for (std::size_t at = segment.p_offset; at < segment.p_offset + segment.p_filesz; at += 5) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ 0x81);
+      write_text_file(farm_.libraries[7], damaged);
+      const int stock = run({app}).status;
+      if (stock <= 128) {
+        EXPECT_EQ(world_.run({app}).status, stock) << at;
+      }
+    }
+  }
+}
+
+TEST_F(UnmappedChild, a_library_by_two_names_counts_once) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const std::string app = program(400, {"-Wl,-rpath," + farm_.library_path});
+  expect_native({app}, 1, {"LD_PRELOAD=" + (dir_ / "farm/lib/0030/libtls.so")});
+}
+
+TEST_F(UnmappedChild, lists_no_large_directory_and_not_the_current_one) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const std::string app = program(100, {"-Wl,-rpath," + farm_.library_path});
+  std::filesystem::create_directory(dir_ / "large");
+  std::filesystem::create_directory(dir_ / "here");
+  for (int i = 0; i < 10000; ++i)
+    value_or_throw(open_file(dir_ / ("large/" + std::to_string(i)), O_WRONLY | O_CREAT));
+  const auto listings = [&](const std::string& list) {
+    std::vector<std::string> argv = {
+        "strace", "-o", dir_ / "log", "-e", "trace=getdents64,open,openat",
+        "env",    "-C", dir_ / "here"};
+    for (const auto& entry : world_.env()) argv.push_back(entry);
+    argv.insert(argv.end(), {"LD_LIBRARY_PATH=" + list, app});
+    EXPECT_EQ(run(argv).status, 6);
+    const auto log = value_or_throw(read_file(dir_ / "log"));
+    std::size_t count = 0;
+    for (auto at = log.find("getdents64("); at != log.npos; at = log.find("getdents64(", at + 1))
+      ++count;
+    return count;
+  };
+  const auto none = listings("/nonexistent");
+  EXPECT_EQ(listings(":"), none);
+  EXPECT_LT(listings(dir_ / "large"), none + 15) << "of 16 KiB, with 300 names or more";
+}
+
+TEST_F(AuditTls, a_library_with_damaged_tls_restarts_no_program_without_end) {
+  const std::string lib =
+      build_library({dir_ / "libtls.so", "__thread char tls[100]; char* f(void) { return tls; }"});
+  std::string bytes = value_or_throw(read_file(lib));
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    char* const at = bytes.data() + header.e_phoff + i * sizeof(Elf64_Phdr);
+    Elf64_Phdr segment;
+    std::memcpy(&segment, at, sizeof(segment));
+    if (segment.p_type == PT_TLS) segment.p_memsz = 0xAAAAAAAAAAAAAAAB;
+    std::memcpy(at, &segment, sizeof(segment));
+  }
+  write_text_file(lib, bytes);
+  const auto app = build_program({dir_ / "app", "int main(void) { return 3; }"});
+  const auto unknown = build_program({dir_ / "unknown", "int main(void) { return 4; }"});
+  const GuidedWorld world = mapped(app);
+  const std::string most = "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=18446744073709551615";
+  for (const auto& program : {app, unknown})
+    for (const std::vector<std::string>& env :
+         {std::vector<std::string>{"LD_PRELOAD=" + lib}, {most}, {most, "LD_PRELOAD=" + lib}}) {
+      // Natively ld.so refuses such a library; an audited program starts if it is not used.
+      const auto ours = world.run({program}, env);
+      EXPECT_FALSE(ours.timed_out) << program << " " << env[0];
+      EXPECT_LT(ours.status, 128) << program << " " << env[0];
+    }
 }
 
 TEST_F(AuditTls, executable_using_a_library_s_tls_variable_starts) {

@@ -42,6 +42,17 @@ TEST(ScriptInterpreter, is_empty_without_a_shebang_line) {
   EXPECT_EQ(script_interpreter("#!" + std::string(kFirstLine, ' ') + "/bin/sh\n"), "");
 }
 
+TEST(EnvProgram, is_what_env_starts) {
+  EXPECT_EQ(env_program("#!/usr/bin/env python3\nimport x\n"), "python3");
+  EXPECT_EQ(env_program("#! /opt/env/bin/env -S python3 -u\n"), "python3");
+  EXPECT_EQ(env_program("#!/usr/bin/env -Spython3 -u\n"), "python3");
+  EXPECT_EQ(env_program("#!/usr/bin/env -S -i -u HOME A=b c=d /opt/python3\n"), "/opt/python3");
+  EXPECT_EQ(env_program(std::string_view("#!/usr/bin/env a\0b\n", 19)), "a");
+  for (const char* bytes : {"", "#!/bin/sh env\n", "#!/usr/bin/env", "#!/usr/bin/env -i\npython3\n",
+                            "#!/usr/bin/environ python3\n", "/usr/bin/env python3\n"})
+    EXPECT_EQ(env_program(bytes), "") << bytes;
+}
+
 TEST(Mountinfo, is_parsed_with_any_optional_fields) {
   const auto mounts = parse_mountinfo(
       R"(36 35 98:1 /root\040x /a\040b\134 rw,noatime shared:7 master:1 - ext4 /dev/sd\040a rw,x=1

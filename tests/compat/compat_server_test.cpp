@@ -318,6 +318,27 @@ TEST_F(CompatServer, ends_calls_in_order_at_sigterm) {
   }
 }
 
+TEST_F(CompatServer, ends_a_stream_at_sigterm_with_unavailable) {
+  start();
+  const auto stub = v2::Compat::NewStub(channel());
+  grpc::ClientContext context;
+  show_token(context);
+  const auto stream = stub->CheckStream(&context);
+  v2::CheckRequest request;
+  request.set_artifact(good_);
+  v2::CheckResponse response;
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  ::kill(server_->pid(), SIGTERM);
+  ASSERT_TRUE(wait_until(milliseconds(5'000), [&] {
+    return read_file(dir_ / "log").value_or("").find("ending") != std::string::npos;
+  }));
+  ASSERT_TRUE(stream->Write(request));
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(end(), 0);
+}
+
 TEST_F(CompatServer, survives_garbage_oversize_and_half_open_connections) {
   start({"--max-request", "65536"});
   std::vector<Fd> silent;

@@ -32,6 +32,10 @@ class CompatTools : public ::testing::Test {
     make_far();
   }
 
+  /// A private program beside the staged ones.
+  std::string helper(const std::string& name) const {
+    return check_.substr(0, check_.rfind("/bin/")) + "/libexec/heddle/" + name;
+  }
   RunResult go(std::vector<std::string> argv, const std::string& input = "") {
     return run(argv,
                {.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"}, .input = input});
@@ -65,6 +69,15 @@ class CompatTools : public ::testing::Test {
   TestDir dir_;
   std::string gen_, check_, resolve_;
 };
+
+TEST_F(CompatTools, helpers_say_their_own_name_and_version) {
+  for (const std::string name : {"oci-client", "compat-client"}) {
+    const auto version = go({helper(name), "--version"});
+    EXPECT_EQ(version.status, 0);
+    EXPECT_EQ(version.out, name + " (heddle) " HEDDLE_VERSION "\n");
+    EXPECT_THAT(go({helper(name), "--odd"}).err, ::testing::StartsWith(name + ": "));
+  }
+}
 
 TEST_F(CompatTools, describe_xz_reproducibly) {
   const auto first = generate({"/usr/bin/xz"});

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 TEST(RegistryReference, is_parsed_as_docker_writes_it) {
-  const auto read = [](const char* text) { return value_or_throw(parse_reference(text)); };
+  const auto read = [](const std::string& text) { return value_or_throw(parse_reference(text)); };
   EXPECT_EQ(read("localhost:5000/a/b-c:v1.0").tag, "v1.0");
   EXPECT_EQ(read("localhost:5000/a/b-c:v1.0").host, "localhost:5000");
   EXPECT_EQ(read("reg.example/a").tag, "latest");
@@ -26,10 +26,27 @@ TEST(RegistryReference, is_parsed_as_docker_writes_it) {
   EXPECT_EQ(read("[::1]:5000/a").scheme(), "http");
   EXPECT_EQ(read("127.0.0.1.example/a").scheme(), "https");
   const auto digest = "sha256:" + std::string(64, 'a');
-  EXPECT_EQ(read(("h:1/a:t@" + digest).c_str()).version(), digest);
+  EXPECT_EQ(read("h:1/a:t@" + digest).version(), digest);
   for (const char* wrong : {"", "a", "a/b", "h:1/", "h:1/A", "h:1/a:", "h:1/a@sha256:12", "h:x/a",
                             "h:1/a//b", "h:1/../b", "h:1/a:-t", "http://h:1/a", "h:1/a b"})
     EXPECT_FALSE(parse_reference(wrong)) << wrong;
+  EXPECT_EQ(read("h:1/a:t@" + digest).text(), "h:1/a@" + digest);
+  EXPECT_EQ(read("[2001:db8::1]/a/b").host, "[2001:db8::1]");
+  EXPECT_EQ(read("localhost/a_b.c-d/e:_T").tag, "_T");
+  for (const char* wrong :
+       {"[]:1/a", "[::1/a", "[::1]5/a", "[::g]/a", "h:/a", "h:1/-a", "h:1/a-", "h:1/a/", "h:1//a",
+        "h:1/a@", "h:1/a:b:c", "h:1/a:b/c", "h_x.y/a", "h:1/a\n"})
+    EXPECT_FALSE(parse_reference(wrong)) << wrong;
+  EXPECT_TRUE(parse_reference("h:1/a:" + std::string(128, 't')));
+  EXPECT_FALSE(parse_reference("h:1/a:" + std::string(129, 't')));
+}
+
+TEST(RegistryReference, may_be_long) {
+  std::string parts = "h:1/a";
+  while (parts.size() < (1U << 20)) parts += "/a";
+  EXPECT_TRUE(parse_reference(parts));
+  EXPECT_FALSE(parse_reference(parts + "/"));
+  EXPECT_FALSE(parse_reference(parts + "/" + std::string(1U << 20, '.')));
 }
 
 TEST(RegistryCredentials, are_found_in_the_file_of_docker) {
@@ -238,6 +255,72 @@ TEST(RegistryEntries, reader_takes_registry_tables_alone) {
   EXPECT_EQ(entries, (std::vector<registry::RegistryEntry>{
                          {"hub.example/a", "in.example:5000/b", true, false},
                          {"plain.example", "plain.example", false, true}}));
+}
+
+/// The entries of `text`, without the warnings.
+std::vector<registry::RegistryEntry> silent_entries(const std::string& text) {
+  ::testing::internal::CaptureStderr();
+  auto out = registry::registry_entries(text);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << text;
+  return out;
+}
+
+TEST(RegistryEntries, reader_takes_all_spellings_of_a_blocked_registry) {
+  for (const auto& text : std::vector<std::string>{
+           "[[registry]]\nprefix = 'h.x/a/'\nblocked = true\n",
+           "\xEF\xBB\xBF[[registry]]\r\nlocation = \"h.x/a\"\r\nblocked = true\r\n",
+           "[[ \"registry\" ]] # x\n\t\"prefix\"='h.x/a'\n'blocked'=true# x\n",
+           "[[registry]]\nblocked = true # " + std::string(100'000, 'x') + "\nlocation='h.x/a'"}) {
+    const auto entries = silent_entries(text);
+    ASSERT_EQ(entries.size(), 1U) << text.substr(0, 100);
+    EXPECT_EQ(entries[0].prefix, "h.x/a");
+    EXPECT_TRUE(entries[0].blocked);
+  }
+}
+
+TEST(RegistryEntries, reader_warns_of_what_it_does_not_understand) {
+  for (const std::string line :
+       {"location = \"h\\u002Ex\"", "location = \"\"\"h.x\"\"\"", "mirror = [{location = 'x'}]",
+        "blocked = True", "blocked", "location = 'x' 'y'"}) {
+    ::testing::internal::CaptureStderr();
+    static_cast<void>(registry::registry_entries("[[registry]]\n" + line + "\n", "FILE"));
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("warning: FILE:2: ignored"))
+        << line;
+  }
+  ::testing::internal::CaptureStderr();
+  static_cast<void>(registry::registry_entries("registry = [{prefix = 'x', blocked = true}]\n"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("registries.conf:1: ignored"));
+  silent_entries(
+      "unqualified-search-registries = [\n'registry = 1',\n]\n[[registry]]\n\n # x\n"
+      "mirror-by-digest-only = true\n[[registry.mirror]]\nodd [\n");
+}
+
+TEST(RegistryEntries, prefix_ends_at_a_port_tag_or_digest) {
+  const std::vector<registry::RegistryEntry> entries = {
+      {"h.x", "", false, true}, {"*.lab.x", "", false, true}, {"ok.x/a:old", "", false, true}};
+  const auto is_blocked = [&](const std::string& text) {
+    return !registry::locate(value_or_throw(parse_reference(text)), entries);
+  };
+  for (const char* text :
+       {"h.x/a", "h.x:5000/a", "c.lab.x:5000/a", "c.lab.x.lab.x/a", "ok.x/a:old"})
+    EXPECT_TRUE(is_blocked(text)) << text;
+  for (const char* text : {"h.xy/a", "lab.x/a", "ok.x/a.lab.x/b", "ok.x/a:older", "ok.x/a"})
+    EXPECT_FALSE(is_blocked(text)) << text;
+}
+
+TEST(RegistryEntries, docker_hub_is_searched_by_its_full_name) {
+  const auto located = [](const char* text, const registry::RegistryEntry& entry) {
+    const auto there = registry::locate(value_or_throw(parse_reference(text)), {entry});
+    return there ? there->at.text() + " " + there->host : there.error().message();
+  };
+  const registry::RegistryEntry mirror{"docker.io/library", "in.x/hub", false, false};
+  EXPECT_EQ(located("docker.io/xz", mirror), "in.x/hub/xz:latest in.x");
+  EXPECT_EQ(located("index.docker.io/xz", mirror), "in.x/hub/xz:latest in.x");
+  EXPECT_EQ(located("docker.io/a/xz", mirror), "docker.io/a/xz:latest registry-1.docker.io");
+  EXPECT_THAT(located("index.docker.io/a/xz", {"docker.io", "", false, true}),
+              HasSubstr("registries.conf blocks docker.io"));
+  EXPECT_EQ(located("in.x/hub/xz", {"in.x/hub", "docker.io", false, false}),
+            "docker.io/xz:latest registry-1.docker.io");
 }
 
 TEST(RegistryEntries, locate_by_the_longest_prefix_and_docker_hub_by_its_name) {

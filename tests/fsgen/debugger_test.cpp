@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include "base/child.hpp"
 #include "base/find_program.hpp"
@@ -141,6 +142,59 @@ TEST_F(Debuggers, what_a_kill_has_left_is_removed_by_the_next_run) {
         << way << ": " << ::testing::PrintToString(left());
     fs::remove(held_path);
   }
+}
+
+TEST_F(Debuggers, a_dead_mount_is_removed_where_directories_cannot_be_locked) {
+  HEDDLE_NEEDS("fusermount3");
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) HEDDLE_SKIP("no /dev/fuse to open");
+  SpawnOptions spawn_options;
+  spawn_options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",
+                               "XDG_CACHE_HOME=" + dir_ / "cache"};
+  auto session = value_or_throw(
+      spawn("/usr/bin/setsid",
+            {"setsid", "-w", fs_gen_, "-q", "--via", "fusermount", "sleep", "600"}, spawn_options));
+  ASSERT_TRUE(wait_until(std::chrono::seconds(20), [&] { return mounts_with(dir_ / "tmp") > 0; }));
+  // At once, with the guard, which has no such environment.
+  run({"/bin/sh", "-c",
+       "for p in /proc/[0-9]*; do tr '\\0' '\\n' < $p/environ 2>/dev/null | grep -qx "
+       "\"TMPDIR=$0\" && [ ${p#/proc/} != $$ ] && all=\"$all ${p#/proc/}\"; done; "
+       "kill -STOP $all; all=\"$all $(ps -o pid= --ppid $(echo $all | tr ' ' ,))\"; "
+       "kill -STOP $all; kill -9 $all",
+       dir_ / "tmp"});
+  (void)session.wait();
+  // As flock(2) of a file system without locks.
+  const auto no_locks = build_library(
+      {dir_ / "nolocks.so",
+       "#include <errno.h>\n#include <sys/file.h>\nint flock(int f, int how) { (void)f;\n"
+       "if (how & LOCK_EX) { errno = ENOLCK; return -1; } return 0; }"});
+  options_.env.push_back("LD_PRELOAD=" + no_locks);
+  EXPECT_EQ(run_guided({"/bin/true"}, {"--via", "direct"}).status, 0);
+  options_.env.pop_back();
+  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return mounts_with(dir_ / "tmp") == 0; }));
+  // Directories are only removed under a lock.
+  EXPECT_EQ(run_guided({"/bin/true"}, {"--via", "direct"}).status, 0);
+}
+
+TEST_F(Debuggers, fs_gen_opens_no_foreign_directory_in_its_own_process) {
+  HEDDLE_NEEDS("strace");
+  fs::create_directory(dir_ / "tmp/hd-abcdef");
+  const Words traced = {"strace",     "-f", "-o",
+                        dir_ / "log", "-e", "trace=execve,flock,chmod,fchmod"};
+  Words words = traced;
+  const Words fs_gen = command({"/bin/true"}, {"--via", "direct"});
+  words.insert(words.end(), fs_gen.begin(), fs_gen.end());
+  EXPECT_EQ(run(words, options_).status, 0);
+  const auto log = value_or_throw(read_file(dir_ / "log"));
+  const auto process_of = [&](const std::string& call) {
+    const auto at = log.rfind(call);
+    const auto line = log.rfind('\n', at) + 1;
+    return at == log.npos ? "none" : log.substr(line, log.find(' ', line) - line);
+  };
+  EXPECT_EQ(process_of("LOCK_SH"), process_of("execve(\"" + fs_gen_));
+  EXPECT_NE(process_of("LOCK_EX|LOCK_NB"), process_of("execve(\"" + fs_gen_));
+  EXPECT_NE(process_of("LOCK_EX|LOCK_NB"), "none");
+  // Its own directory is closed to others until it is locked.
+  EXPECT_LT(log.find("LOCK_SH"), log.find(", 0755)"));
 }
 
 }  // namespace

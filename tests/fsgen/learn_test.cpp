@@ -90,6 +90,29 @@ TEST_F(Learn, ambiguous_name_is_left_to_ld_so) {
   EXPECT_EQ(run_learned(words).out, "ab");
 }
 
+TEST_F(Learn, each_of_two_modules_gets_the_library_beside_it) {
+  Words modules;
+  for (const char* name : {"a", "b"}) {
+    const auto dep = build_library({dir_ / (std::string(name) + "/libdep.so.1"),
+                                    "int p(void) { return " + std::to_string(name[0]) + "; }",
+                                    {"-Wl,-soname,libdep.so.1"}});
+    modules.push_back(build_library({dir_ / (std::string(name) + "/mod.so"),
+                                     "int p(void); int q(void) { return p(); }",
+                                     {dep, "-Wl,--enable-new-dtags,-rpath,$ORIGIN/none:$ORIGIN"}}));
+  }
+  const auto app = build_program(
+      {dir_ / "app",
+       "#include <dlfcn.h>\nint main(int c, char** v) { void* h = dlopen(v[1], RTLD_NOW);\n"
+       "return h ? ((int (*)(void))dlsym(h, \"q\"))() : 1; }"});
+  EXPECT_EQ(learn({app, modules[0]}).status, 'a');
+  for (const std::string way : {"best", "direct"}) {
+    const Words options = {"--map", dir_ / "map", "--via", way};
+    EXPECT_EQ(run_guided({app, modules[0]}, options).status, 'a');
+    EXPECT_EQ(report()["probes_with"], 0U) << way;
+    EXPECT_EQ(run_guided({app, modules[1]}, options).status, 'b') << way;
+  }
+}
+
 TEST_F(Learn, usage_errors_and_failures_are_reported) {
   EXPECT_EQ(gen({"--learn", "/bin/true"}).status, 2);
   EXPECT_EQ(gen({"--learn", "--map", "m", "--out", "o", "/bin/true"}).status, 2);

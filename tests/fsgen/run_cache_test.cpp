@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What fs-gen keeps of a run for the next one, and that it never gives another answer than ld.so.
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -349,6 +350,218 @@ TEST_F(RunCache, one_rank_of_a_job_checks_slow_files_for_all_on_the_node) {
     for (auto at = calls.find("/new/\""); at != calls.npos; at = calls.find("/new/\"", at + 1))
       ++looks;
     EXPECT_EQ(looks, std::string(rank) == "NO_RANK" ? 3U : 1U);
+  }
+}
+
+TEST_F(RunCache, what_two_callers_ask_for_stays_apart) {
+  // The first directory of each list makes a failed look-up.
+  for (const std::string name : {"a", "b"}) {
+    build_library(
+        {dir_ / (name + "/libplug.so"), "int p(void) { return " + std::to_string(name[0]) + "; }"});
+    build_library({dir_ / ("lib" + name + ".so"),
+                   "#include <dlfcn.h>\nint q" + name +
+                       "(void) { void* h = dlopen(\"libplug.so\", RTLD_NOW);\n"
+                       "return h ? ((int (*)(void))dlsym(h, \"p\"))() : 1; }",
+                   {"-Wl,--enable-new-dtags,-rpath," + dir_ / "none" + ":" + dir_ / name}});
+  }
+  const auto by_library = build_program(
+      {dir_ / "by_library",
+       "int qa(void), qb(void); int main(int c, char** v) { return v[1][0] == 'a' ? qa() : qb(); }",
+       {dir_ / "liba.so", dir_ / "libb.so"}});
+  grow_old();
+  for (const Words& slow : {Words(), Words{"--slow", dir_.path()}}) {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided({by_library, "a"}, slow).status, 'a');
+    EXPECT_EQ(report()["probes_with"], 0U);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided({by_library, "b"}, slow).status, 'b');
+    EXPECT_EQ(report()["probes_with"], 0U);
+    EXPECT_EQ(run_guided({by_library, "a"}, slow).status, 'a');
+    EXPECT_EQ(report()["probes_with"], 0U);
+  }
+}
+
+/// A program that opens the modules of its arguments and returns q() of the last.
+class LearnedModules : public RunCache {
+ protected:
+  std::string program() {
+    return build_program(
+        {dir_ / "app",
+         "#include <dlfcn.h>\n#include <stdio.h>\nint main(int c, char** v) { int i, out = 1;\n"
+         "for (i = 1; i < c; ++i) { void* h = dlopen(v[i], RTLD_NOW); int (*q)(void);\n"
+         "if (!h) { puts(dlerror()); return 1; } q = (int (*)(void))dlsym(h, \"q\");\n"
+         "if (q) out = q(); } return out; }"});
+  }
+  /// Returns `answer` by libdep.so.1.
+  std::string dep(const std::string& directory, int answer) {
+    return build_library({dir_ / (directory + "/libdep.so.1"),
+                          "int p(void) { return " + std::to_string(answer) + "; }",
+                          {"-Wl,-soname,libdep.so.1"}});
+  }
+  /// Returns what `needed` returns.
+  std::string module(const std::string& name, const std::string& needed, const Words& flags) {
+    Words all = {needed};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return build_library({dir_ / name, "int p(void); int q(void) { return p(); }", all});
+  }
+  int learned(const Words& words) {
+    int status = 0;
+    for (int i = 0; i < 3; ++i) status = run_guided(words).status;
+    return status;
+  }
+};
+
+TEST_F(LearnedModules, each_gets_the_library_beside_it) {
+  const Words flags = {"-Wl,--enable-new-dtags,-rpath,$ORIGIN/none:$ORIGIN"};
+  const auto a = module("a/mod.so", dep("a", 3), flags);
+  const auto b = module("b/mod.so", dep("b", 4), flags);
+  const auto app = program();
+  grow_old();
+  EXPECT_EQ(learned({app, a}), 3);
+  EXPECT_EQ(report()["probes_with"], 0U) << "it is guided";
+  EXPECT_EQ(learned({app, b}), 4);
+  EXPECT_EQ(report()["probes_with"], 0U);
+  EXPECT_EQ(learned({app, a}), 3);
+  options_.env.push_back("HEDDLE_SLOW=" + dir_.path());
+  EXPECT_EQ(learned({app, a}), 3);
+  EXPECT_EQ(learned({app, b}), 4);
+  EXPECT_EQ(learned({app, a}), 3);
+}
+
+TEST_F(LearnedModules, a_new_file_earlier_in_the_search_is_found) {
+  fs::create_directory(dir_ / "new");
+  const auto mod = module("mod.so", dep("old", 3),
+                          {"-Wl,--enable-new-dtags,-rpath," + dir_ / "new" + ":" + dir_ / "old"});
+  const auto app = program();
+  grow_old();
+  EXPECT_EQ(learned({app, mod}), 3);
+  EXPECT_EQ(report()["probes_with"], 0U) << "it is guided";
+  dep("new", 4);
+  EXPECT_EQ(run_guided({app, mod}).status, 4);
+}
+
+TEST_F(LearnedModules, an_rpath_of_what_loaded_the_caller_counts) {
+  // mid.so has no path of its own, so that ld.so looks into those of what needs it.
+  const auto mid = module("mid.so", dep("a", 3), {"-Wl,-soname," + dir_ / "mid.so"});
+  dep("b", 4);
+  const auto outer = [&](const std::string& name, const Words& flags) {
+    Words all = {"-Wl,--no-as-needed", mid};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return build_library({dir_ / name, "extern int q(void); int r(void) { return q(); }", all});
+  };
+  const auto plain = outer("plain.so", {});
+  const auto a = outer("outer_a.so", {"-Wl,--disable-new-dtags,-rpath," + dir_ / "a"});
+  const auto b = outer("outer_b.so", {"-Wl,--disable-new-dtags,-rpath," + dir_ / "b"});
+  const auto app = program();
+  grow_old();
+  for (const bool has_path : {false, true}) {
+    if (has_path) options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "none" + ":" + dir_ / "a");
+    for (const auto& first : {plain, a, b}) {
+      EXPECT_EQ(gen({"cache", "clear"}).status, 0);
+      (void)learned({app, first, mid});
+      for (const auto& then : {plain, a, b}) {
+        const auto bare = run({app, then, mid}, options_).status;
+        EXPECT_EQ(learned({app, then, mid}), bare) << has_path << first << then;
+      }
+    }
+  }
+}
+
+TEST_F(LearnedModules, another_library_path_of_a_child_counts) {
+  const auto mod = module("mod.so", dep("old", 3),
+                          {"-Wl,--enable-new-dtags,-rpath," + dir_ / "none" + ":" + dir_ / "old"});
+  dep("new", 4);
+  const auto app = program();
+  grow_old();
+  const std::string run_it = app + " " + mod + "; echo $?; ";
+  const Words words = {"/bin/sh", "-c", run_it + "LD_LIBRARY_PATH=" + dir_ / "new" + " " + run_it};
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided(words).out, "3\n4\n") << i;
+}
+
+TEST_F(LearnedModules, what_is_gone_or_new_is_not_resolved_again) {
+  const auto app = build_app();
+  grow_old();
+  const Words words = {
+      "/bin/sh", "-c",
+      app + "; cp " + app + " $0/one; $0/one; rm $0/one; cp " + app + " $0/two; $0/two; exit 0",
+      dir_ / "tmp2"};
+  fs::create_directory(dir_ / "tmp2");
+  (void)learned(words);
+  const auto before = entries();
+  ASSERT_EQ(before.size(), 1U);
+  struct stat old {
+  }, now{};
+  ASSERT_EQ(::stat(before[0].c_str(), &old), 0);
+  EXPECT_EQ(run_guided(words).status, 0);
+  ASSERT_EQ(::stat(before[0].c_str(), &now), 0);
+  EXPECT_EQ(now.st_ino, old.st_ino);
+  EXPECT_THAT(gen({"cache", "show"}).out, testing::Not(HasSubstr("tmp2")));
+}
+
+TEST_F(RunCache, a_rank_does_not_trust_its_own_mark) {
+  // In an sbatch script each command has the rank 0.
+  const auto app = build_app();
+  const Words slow{"--slow", dir_ / "old"};
+  (void)is_cached({app}, 1, slow);
+  ASSERT_TRUE(is_cached({app}, 1, slow));
+  library("two", "2");
+  const auto ours =
+      sh("export SLURM_PROCID=0; a() { $FS_GEN -q --slow $DIR/old ./app; echo $?; }; a; a; "
+         "cp two/libx.so.1 new/; a; rm new/libx.so.1; a");
+  EXPECT_EQ(ours.out, "1\n1\n2\n1\n") << ours.err;
+}
+
+TEST_F(RunCache, a_full_cache_keeps_what_an_app_may_be_running_with) {
+  const auto app = build_app();
+  (void)is_cached({app}, 1);
+  ASSERT_TRUE(is_cached({app}, 1));
+  const auto others = [&] {
+    std::size_t count = 0;
+    for (const auto& entry : entries()) count += entry.find("/other") != entry.npos;
+    return count;
+  };
+  for (int i = 0; i < 1100; ++i) {
+    write_text_file(runs() + "/plain-" + std::to_string(i), "", 0600);
+    write_text_file(runs() + "/other" + std::to_string(i % 20), "", 0600);
+  }
+  EXPECT_EQ(gen({"-q", "/bin/true"}).status, 0);
+  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_LT(entries().size(), 100U);
+  EXPECT_EQ(others(), 20U);
+  for (int i = 0; i < 1100; ++i) write_text_file(runs() + "/other" + std::to_string(i), "", 0600);
+  EXPECT_EQ(gen({"-q", "/bin/true", "x"}).status, 0);
+  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_EQ(others(), 1100U);
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  for (int i = 5; i < 1100; ++i)
+    ASSERT_EQ(::utimensat(AT_FDCWD, (runs() + "/other" + std::to_string(i)).c_str(), times, 0), 0);
+  EXPECT_EQ(gen({"-q", "/bin/true", "y"}).status, 0);
+  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_EQ(others(), 5U);
+}
+
+TEST_F(RunCache, a_relative_slow_directory_is_one_of_the_working_directory) {
+  const auto app = build_app();
+  fs::create_directory(dir_ / "elsewhere");
+  const auto ours =
+      sh("for d in . elsewhere; do cd $DIR/$d; $FS_GEN --explain --slow old $DIR/app; "
+         "HEDDLE_SLOW=old $FS_GEN --explain $DIR/app; done | grep mount:");
+  EXPECT_EQ(ours.out,
+            "mount: yes, serving all files\nmount: yes, serving all files\n"
+            "mount: no, no file is on a slow file system\n"
+            "mount: no, no file is on a slow file system\n");
+}
+
+TEST_F(RunCache, heddle_off_says_which_options_do_nothing) {
+  options_.env.push_back("HEDDLE=off");
+  EXPECT_THAT(gen({"--explain", "/bin/sh", "-c", "echo ran"}).out,
+              testing::AllOf(HasSubstr("map:"), testing::Not(HasSubstr("ran"))));
+  for (const Words& words : {Words{"--out", dir_ / "map"}, Words{"--learn", "--out", dir_ / "map"},
+                             Words{"--json", dir_ / "json"}, Words{"--compare", "1"}}) {
+    Words all = words;
+    all.insert(all.end(), {"/bin/sh", "-c", "echo ran"});
+    const auto ours = gen(all);
+    EXPECT_EQ(ours.out, "ran\n");
+    EXPECT_THAT(ours.err,
+                HasSubstr("HEDDLE=off: --out, --learn, --json and --compare do nothing\n"));
   }
 }
 

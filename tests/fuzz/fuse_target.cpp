@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kRoom = std::size_t{1} << 16;  ///< of a request, filled up with zeros
 
-/// Three files, one of them below a plugin directory.
+/// Three files, one of them below a plugin directory, and a tree that has them.
 class ServedDirectory {
  public:
   ServedDirectory() {
@@ -33,6 +33,7 @@ class ServedDirectory {
     for (const char* name : {"liba.so", "libb.so", "plugins"}) add(map, name);
     map.views[0].names = {{"liba.so", 0}, {"libb.so", 1}, {"plugins/p.so", 2}};
     map.generated = {{".heddle/ld.so.cache", "bytes"}};
+    add_tree(map);
     const std::string path = dir_.path() + "/map";
     value_or_throw(write_map(map, path));
     LoadOptions options;
@@ -58,6 +59,17 @@ class ServedDirectory {
     object.is_elf = false;
     map.paths.emplace_back(object.path, static_cast<ObjectId>(map.objects.size()));
     map.objects.push_back(std::move(object));
+  }
+  void add_tree(MapContent& map) const {
+    TreeIndexWriter::Entry root{.mode = S_IFDIR | 0755};
+    for (const auto& object : map.objects)
+      root.children.push_back({.name = object.path.substr(object.path.rfind('/') + 1),
+                               .mode = S_IFREG | 0644,
+                               .size = object.stamp.size,
+                               .mtime_ns = object.stamp.mtime_ns});
+    root.children.push_back({.name = "link", .mode = S_IFLNK | 0777, .target = "liba.so"});
+    root.children.push_back({.name = "hole", .mode = S_IFDIR | 0755, .hole = true});
+    map.trees = {{dir_.path(), value_or_throw(TreeIndexWriter::encode(std::move(root)))}};
   }
   TempDir dir_ = value_or_throw(TempDir::create("heddle-fuzz"));
   Overlay* overlay_ = nullptr;

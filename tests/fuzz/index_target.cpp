@@ -14,8 +14,8 @@ namespace {
 
 constexpr unsigned kLibraries = 8;
 
-void look_up(audit::IndexView& view, const char* name) {
-  const char* target = view.target(name);
+void look_up(audit::IndexView& view, const char* name, const char* caller = nullptr) {
+  const char* target = view.target(name, caller);
   if (!target) return;
   check(*target == '/' && std::strlen(target) > 0, "a name leads to no path");
   if (const char* origin = view.original(target)) check(*origin == '/', "an origin is no path");
@@ -37,7 +37,10 @@ void run(std::string_view bytes) {
     if (view.choose(stamp.id.dev, stamp.id.ino, stamp.mtime_ns)) {
       (void)view.search_path();
       (void)view.optional_static_tls();
-      for (const auto& [name, unused] : sample.programs[0].guided) look_up(view, name.c_str());
+      for (const auto& [name, unused] : sample.programs[0].guided) {
+        look_up(view, name.c_str());
+        look_up(view, name.c_str(), name.c_str() + name.find('\0') + 1);
+      }
       look_up(view, tail.c_str());
       look_up(view, "");
     }

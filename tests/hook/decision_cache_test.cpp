@@ -97,6 +97,38 @@ TEST_F(PruneDecisions, new_image_copy_triggers_pruning) {
   }
 }
 
+/// Without a cache a hook decides in a temporary directory, which a killed one leaves.
+TEST(DecideImage, removes_the_scratch_of_killed_hooks) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs a cache and a directory of another user");
+  const TestDir dir;
+  ASSERT_EQ(::chown(dir.path().c_str(), 65534, 65534), 0);
+  for (const std::string parent : {"/run/", "/dev/shm/", "/tmp/"}) {
+    SCOPED_TRACE(parent);
+    const auto make = [&](const std::string& name, int minutes) {
+      const auto path =
+          parent + name + "-test" + std::to_string(::getpid()) + std::to_string(minutes);
+      fs::create_directory(path);
+      write_text_file(path + "/map", "x");
+      const timespec time{std::time(nullptr) - minutes * 60, 0};
+      const timespec times[2] = {time, time};
+      EXPECT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+      return path;
+    };
+    const auto old = make("heddle-hook", 61), recent = make("heddle-hook", 59),
+               foreign = make("heddle-hook", 62), other = make("heddle-other", 61);
+    EXPECT_EQ(::chown(foreign.c_str(), 65534, 65534), 0);
+    ImageQuestion question;
+    question.rootfs = "/";
+    question.program = fs::canonical("/proc/self/exe");
+    EXPECT_FALSE(hook::decide_image(dir.path(), {}, question)) << "there is no fs-resolve";
+    EXPECT_FALSE(fs::exists(old));
+    for (const auto& path : {recent, foreign, other}) {
+      EXPECT_TRUE(fs::exists(path + "/map")) << path;
+      fs::remove_all(path);
+    }
+  }
+}
+
 class ImageContentsTest : public ::testing::Test {
  protected:
   std::string of(const std::string& path) const { return ImageContents(root_).of({path}); }

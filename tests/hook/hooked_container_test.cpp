@@ -150,15 +150,28 @@ TEST_P(HookedContainer, container_with_a_user_namespace_is_swapped) {
   }
 }
 
-TEST_P(HookedContainer, containers_ld_preload_reaches_fs_resolve) {
+TEST_P(HookedContainer, containers_path_and_ld_preload_reach_fs_resolve) {
   auto config = world_->config({"/bin/app"});
   config["process"]["env"].push_back("LD_PRELOAD=/usr/lib/libmpi.so.12");
   EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
   EXPECT_THAT(read_file(world_->path("stage/bin/questions")).value_or(""),
               HasSubstr("--preload=/usr/lib/libmpi.so.12"));
+  config["process"]["env"].push_back("PATH=/opt/conda/bin:/bin");
+  EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+  EXPECT_THAT(read_file(world_->path("stage/bin/questions")).value_or(""),
+              HasSubstr("--path=/opt/conda/bin:/bin"));
+  config["process"]["env"].erase(config["process"]["env"].size() - 1);
   config["process"]["env"].back() = "LD_PRELOAD=-o/usr/lib/libmpi.so.12";
   EXPECT_EQ(start(config).status, 0) << world_->log_text();
-  EXPECT_EQ(world_->questions(), 2U);
+  EXPECT_EQ(world_->questions(), 3U);
+}
+
+TEST_P(HookedContainer, long_annotation_makes_no_long_line) {
+  auto config = world_->config({"/bin/app"});
+  config["annotations"]["heddle.mpi"] = std::string(100'000, 'x');
+  EXPECT_NE(start(config).status, 0);
+  EXPECT_THAT(world_->log_text(), HasSubstr("heddle.mpi: invalid annotation"));
+  EXPECT_LT(world_->log_text().size(), 10'000U);
 }
 
 TEST_P(HookedContainer, log_names_the_program_that_loads_no_mpi) {

@@ -17,6 +17,7 @@
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
 
 namespace heddle::test {
 namespace fs = std::filesystem;
@@ -56,6 +57,39 @@ void MapMaker::add_directory(const std::string& view, const std::string& directo
       add_name(view, fs::relative(entry.path(), directory).string(), entry.path().string());
 }
 
+namespace {
+TreeIndexWriter::Entry entry_of(const fs::path& path, const fs::path& excluded) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) throw Error::from_errno(path.string(), "cannot stat");
+  const auto stamp = file_stamp(status);
+  TreeIndexWriter::Entry out;
+  out.name = path.filename().string();
+  out.mode = static_cast<std::uint16_t>(status.st_mode);
+  out.uid = status.st_uid;
+  out.gid = status.st_gid;
+  out.links = static_cast<std::uint32_t>(status.st_nlink);
+  out.size = stamp.size;
+  out.mtime_ns = stamp.mtime_ns;
+  out.ctime_ns = stamp.ctime_ns;
+  out.hole = path == excluded;
+  out.dev = stamp.id.dev;
+  out.ino = stamp.id.ino;
+  if (S_ISLNK(status.st_mode)) out.target = fs::read_symlink(path).string();
+  if (S_ISDIR(status.st_mode) && !out.hole)
+    for (const auto& below : fs::directory_iterator(path))
+      out.children.push_back(entry_of(below.path(), excluded));
+  return out;
+}
+}  // namespace
+
+void MapMaker::add_tree(const std::string& directory, const std::string& as,
+                        const std::string& excluded) {
+  auto root = entry_of(directory, excluded);
+  root.name.clear();
+  content_.trees.push_back(
+      {as.empty() ? directory : as, value_or_throw(TreeIndexWriter::encode(std::move(root)))});
+}
+
 MapContent MapMaker::content() const {
   MapContent out = content_;
   std::vector<ObjectId> order(out.objects.size());
@@ -73,6 +107,8 @@ MapContent MapMaker::content() const {
     for (auto& [name, id] : view.names) id = number[id];
     std::sort(view.names.begin(), view.names.end());
   }
+  std::sort(out.trees.begin(), out.trees.end(),
+            [](const MapTree& a, const MapTree& b) { return a.path < b.path; });
   std::sort(out.views.begin(), out.views.end(),
             [](const MapView& a, const MapView& b) { return a.name < b.name; });
   return out;

@@ -28,6 +28,11 @@ class MapMaker {
   /// Every regular file below `directory` under its relative name.
   void add_directory(const std::string& view, const std::string& directory);
 
+  /// The whole directory, as it is now, is a tree of the map; its names are in `as` if that is not
+  /// empty. `excluded`: a path below it.
+  void add_tree(const std::string& directory, const std::string& as = {},
+                const std::string& excluded = {});
+
   /// Sorted as map_content.hpp asks.
   MapContent content() const;
   /// Throws heddle::Error. Returns `path`.

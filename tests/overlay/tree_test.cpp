@@ -23,7 +23,8 @@ Tree tree_of(std::vector<MapView> views, std::size_t objects) {
 
 std::vector<std::string> names_of(const Tree& tree, InodeNumber directory) {
   std::vector<std::string> out;
-  for (const auto& entry : tree.entries(directory)) out.emplace_back(entry.name);
+  for (std::size_t i = 0; const auto entry = tree.entry(directory, i); ++i)
+    out.emplace_back(entry->name);
   return out;
 }
 
@@ -93,9 +94,9 @@ TEST(Tree, inode_numbers_depend_on_the_map_alone_and_are_unique) {
   std::vector<InodeNumber> seen;
   for (const auto directory : {Tree::kRoot, Tree::kOwnDirectory, one.lookup(Tree::kRoot, "v"),
                                one.lookup(Tree::kRoot, "w")})
-    for (const auto& entry : one.entries(directory)) {
-      EXPECT_EQ(two.lookup(directory, entry.name), entry.ino);
-      seen.push_back(entry.ino);
+    for (std::size_t i = 0; const auto entry = one.entry(directory, i); ++i) {
+      EXPECT_EQ(two.lookup(directory, entry->name), entry->ino);
+      seen.push_back(entry->ino);
     }
   std::sort(seen.begin(), seen.end());
   EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());

@@ -144,6 +144,30 @@ TEST_F(Modules, that_need_mpi_are_programs_for_python) {
   EXPECT_EQ(swap("/usr/bin/sh")["loads_mpi"], false);
 }
 
+/// Modules and libraries have a limit each.
+TEST_F(Modules, do_not_crowd_out_copies) {
+  const std::string packages = "/usr/lib/python3/dist-packages/";
+  module("MPI_Init");
+  for (int i = 0; i < 8; ++i) {
+    const auto name = packages + "x" + std::to_string(i);
+    world_.mpich(world_.in(name + ".libs/libmpich.so.12"), "3.4");
+    for (int j = 0; j < 20; ++j)
+      fs::create_hard_link(world_.in(kModule), world_.in(name + "_" + std::to_string(j) + ".so"));
+  }
+  const auto decision = swap("/usr/bin/python3");
+  for (int i = 0; i < 8; ++i)
+    EXPECT_NE(bound_over(decision, packages + "x" + std::to_string(i) + ".libs/libmpich.so.12"), "")
+        << i;
+}
+
+TEST_F(Modules, program_of_env_is_searched_in_the_containers_path) {
+  world_.program("/opt/conda/bin/python3", kInit, world_.in("/usr/lib/libmpich.so.12"));
+  EXPECT_EQ(swap("/app/script")["loads_mpi"], false);
+  EXPECT_EQ(swap("/app/script", {"--path", "bin:/none:/opt/conda/bin:/usr/bin"})["loads_mpi"],
+            true);
+  EXPECT_EQ(swap("python3", {"--path", "/opt/conda/bin/"})["loads_mpi"], true);
+}
+
 TEST_F(Modules, with_functions_that_the_host_lacks_are_refused) {
   module("MPI_Not_on_the_host");
   for (const char* program : {"/usr/bin/python3", "/app/script"}) {

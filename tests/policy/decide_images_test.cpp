@@ -50,6 +50,21 @@ TEST_F(Decide, prints_the_binds_of_a_mounted_map_for_container_engines) {
   run_checked({staged_program("fs-mount"), "-u", mount});
 }
 
+/// A shell would start the engine with those that were printed before the failure.
+TEST_F(Decide, prints_all_binds_or_none) {
+  solver(world_.mpich(world_.in("/opt/a,b/libmpich.so.12"), "3.0"), kInit,
+         {"-Xlinker", "-rpath", "-Xlinker", "/opt/a,b"});
+  ASSERT_NE(bound_over(swap("/app/solver"), "/opt/a,b/libmpich.so.12"), "");
+  const auto mount = world_.prefix() + "/mount";
+  fs::create_directories(mount);
+  const auto mounted = run({staged_program("fs-mount"), world_.map(), mount});
+  if (mounted.status != 0) HEDDLE_SKIP("no FUSE: " + mounted.err);
+  const auto binds = world_.fs_resolve({"explain", "--binds", "podman", mount});
+  EXPECT_EQ(binds.status, 3);
+  EXPECT_EQ(binds.out, "");
+  run_checked({staged_program("fs-mount"), "-u", mount});
+}
+
 TEST_F(Decide, follows_links_inside_the_image) {
   usual();
   fs::rename(world_.in("/etc/ld.so.cache"), world_.in("/app/cache"));

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/tree/python_trees.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <climits>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "base/fd.hpp"
+#include "base/find_program.hpp"
+#include "base/open_regular.hpp"
+#include "base/task_pool.hpp"
+
+namespace heddle {
+namespace {
+
+/// pyvenv.cfg has 200 bytes, the .pth file of a hundred editable installs 10 KiB.
+constexpr std::size_t kMostText = std::size_t{1} << 20;
+/// Of a launcher's command line; not a list of ten thousand files.
+constexpr std::size_t kMostWords = 64;
+
+std::string canonical(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
+                                                         &std::free);
+  return real ? std::string(real.get()) : std::string();
+}
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+bool exists(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0;
+}
+
+/// The text of a regular file; empty: it cannot be read.
+std::string text_of(const std::string& path, std::size_t most = kMostText) {
+  const auto fd = open_regular(path);
+  if (!fd) return {};
+  std::string text(most, '\0');
+  const auto size = ::pread(fd->get(), text.data(), text.size(), 0);
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  return text;
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(directory.c_str()), ::closedir);
+  if (!list) return names;
+  while (const dirent* entry = ::readdir(list.get())) names.emplace_back(entry->d_name);
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\n\f\v");
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r\n\f\v") - first + 1);
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (;;) {
+    const auto end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end == text.npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+/// "python", "python3", "python3.11", "python3.13t": an interpreter that CPython's rules hold for.
+bool is_python_name(const std::string& path) {
+  auto name = file_name(path);
+  if (!name.starts_with("python")) return false;
+  name.erase(0, 6);
+  return name.find_first_not_of("0123456789.td") == name.npos;
+}
+
+/// "python3.11" of a directory or interpreter of that name; else empty.
+std::string version_directory(const std::string& name) {
+  if (!name.starts_with("python") || name.find('.') == name.npos) return {};
+  const auto rest = std::string_view(name).substr(6);
+  return rest.find_first_not_of("0123456789.t") == rest.npos ? name : std::string();
+}
+
+/// What the options before a script say (Modules/main.c, Python/initconfig.c).
+struct PythonOptions {
+  bool ignore_environment = false;  ///< -E, -I
+  bool no_user_site = false;        ///< -s, -I
+  bool no_site = false;             ///< -S
+  std::string script;               ///< as given
+};
+
+PythonOptions read_options(const std::vector<std::string>& words) {
+  PythonOptions out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto& word = words[i];
+    if (word.size() < 2 || word[0] != '-') {
+      if (word != "-") out.script = word;
+      return out;
+    }
+    if (word.starts_with("--")) {
+      if (word == "--check-hash-based-pycs") ++i;
+      continue;
+    }
+    for (std::size_t at = 1; at < word.size(); ++at) {
+      const char letter = word[at];
+      out.ignore_environment |= letter == 'E' || letter == 'I';
+      out.no_user_site |= letter == 's' || letter == 'I';
+      out.no_site |= letter == 'S';
+      if (letter == 'c' || letter == 'm') return out;  // the program is the rest
+      if (letter == 'X' || letter == 'W') {
+        if (at + 1 == word.size()) ++i;
+        break;
+      }
+    }
+  }
+  return out;
+}
+
+class PythonSearch {
+ public:
+  PythonSearch(const std::vector<std::string>& environment, std::string cwd)
+      : environment_(environment), cwd_(std::move(cwd)) {}
+
+  PythonTrees run(const std::vector<std::string>& command) {
+    for (std::size_t i = 0; i < std::min(command.size(), kMostWords); ++i) {
+      const auto& word = command[i];
+      // A launcher's options and its NAME=value are no programs.
+      if (word.empty() || (i > 0 && (word[0] == '-' || word.find('=') != word.npos))) continue;
+      const std::vector<std::string> rest(command.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                          command.end());
+      if (!find_interpreter(program_path(word), rest)) continue;
+      find_trees();
+      find_in_use();
+      break;
+    }
+    return std::move(out_);
+  }
+
+ private:
+  std::string variable(std::string_view name) const {
+    for (const auto& one : environment_)
+      if (one.size() > name.size() && one.starts_with(name) && one[name.size()] == '=')
+        return one.substr(name.size() + 1);
+    return {};
+  }
+  /// A variable that -E and -I turn off.
+  std::string python_variable(std::string_view name) const {
+    return options_.ignore_environment ? std::string() : variable(name);
+  }
+  std::string absolute(const std::string& path, const std::string& from) const {
+    return path.starts_with('/') ? path : from + "/" + path;
+  }
+  std::string program_path(const std::string& name) const {
+    const auto found = find_program(name, variable("PATH"));
+    return found ? absolute(*found, cwd_) : std::string();
+  }
+
+  /// Sets interpreter, script and options, if `path` leads to Python.
+  bool find_interpreter(const std::string& path, const std::vector<std::string>& arguments) {
+    auto program = path;
+    auto words = arguments;
+    for (int depth = 0; depth <= kMostScripts && !program.empty(); ++depth) {
+      const auto head = text_of(program, 2 * PATH_MAX);
+      if (!head.starts_with("#!")) {
+        if (head.empty() || (!is_python_name(program) && !is_python_name(canonical(program))))
+          return false;
+        out_.interpreter = program;
+        options_ = read_options(words);
+        if (!options_.script.empty()) out_.script = absolute(options_.script, cwd_);
+        return true;
+      }
+      words.insert(words.begin(), program);
+      program = take_first_line(head, program, words);
+    }
+    return false;
+  }
+
+  /// The program that a script's first line starts; its options go before `words`.
+  std::string take_first_line(const std::string& head, const std::string& script,
+                              std::vector<std::string>& words) const {
+    const auto end = std::min(head.find('\n'), head.size());
+    const auto line = trimmed(std::string_view(head).substr(2, end - 2));
+    const auto space = std::min(line.find_first_of(" \t"), line.size());
+    const std::string program(line.substr(0, space));
+    const std::string option(trimmed(line.substr(space)));
+    if (program == "/bin/sh" && end < head.size()) return trampoline(head.substr(end + 1), script);
+    if (file_name(program) != "env") {
+      if (!option.empty()) words.insert(words.begin(), option);
+      return program.empty() ? program : absolute(program, cwd_);
+    }
+    // env [-S] [NAME=VALUE...] NAME [OPTION...]
+    std::istringstream parts(option.starts_with("-S") ? option.substr(2) : option);
+    std::string part;
+    while (parts >> part && (part[0] == '-' || part.find('=') != part.npos)) continue;
+    const auto found = program_path(part);
+    std::vector<std::string> options;
+    while (parts >> part) options.push_back(part);
+    words.insert(words.begin(), options.begin(), options.end());
+    return found;
+  }
+
+  /// The interpreter of a script that execve(2) could not start, since its path is too long or has
+  /// spaces: pip writes `'''exec' PATH "$0" "$@"`, uv a path relative to the script's directory.
+  static std::string trampoline(std::string_view text, const std::string& script) {
+    constexpr std::string_view kExec = "'''exec' ";
+    constexpr std::string_view kBeside = R"_("$(dirname -- "$(realpath -- "$0")")"/)_";
+    if (!text.starts_with(kExec)) return {};
+    text = text.substr(0, text.find('\n')).substr(kExec.size());
+    std::string before;
+    if (text.starts_with(kBeside)) {
+      const auto real = canonical(script);
+      before = real.substr(0, real.rfind('/') + 1);
+      text.remove_prefix(kBeside.size());
+    }
+    const bool quoted = text.starts_with('"') || text.starts_with('\'');
+    const auto path =
+        quoted ? text.substr(1, text.find(text[0], 1) - 1) : text.substr(0, text.find(' '));
+    return before + std::string(path);
+  }
+
+  // From here on Modules/getpath.py and Lib/site.py.
+
+  void find_trees() {
+    const auto& executable = out_.interpreter;
+    const auto bin = directory_of(executable);
+    auto home = directory_of(canonical(executable));
+    std::string prefix;  // of a virtual environment
+    for (const auto& directory : {bin, directory_of(bin)}) {
+      const auto text = text_of(directory + "/pyvenv.cfg");
+      if (text.empty()) continue;
+      for (const auto& line : split(text, '\n')) {
+        const auto equals = line.find('=');
+        if (equals == line.npos) continue;
+        std::string key(trimmed(std::string_view(line).substr(0, equals)));
+        std::ranges::transform(key, key.begin(), [](unsigned char c) { return std::tolower(c); });
+        const std::string value(trimmed(std::string_view(line).substr(equals + 1)));
+        if (key == "home") {
+          home = value;
+          prefix = directory_of(bin);
+        }
+        if (key == "include-system-site-packages") with_system_ = value == "true";
+      }
+      break;
+    }
+
+    const auto python_path = python_variable("PYTHONPATH");
+    if (!python_path.empty())
+      for (const auto& entry : split(python_path, ':'))
+        if (!entry.empty()) add(absolute(entry, cwd_), "PYTHONPATH");
+    std::vector<std::string> bases;
+    if (const auto given = python_variable("PYTHONHOME"); !given.empty())
+      bases = split(given, ':');  // PREFIX[:EXEC_PREFIX]
+    else
+      bases = {find_base(home)};
+    std::erase(bases, "");
+    for (const auto& base : bases)
+      if (const auto found = versions_in(base); versions_.empty()) versions_ = found;
+    for (const auto& base : bases) add_base(base);
+    // The virtual environment's interpreter may be a link to another installation than `home`.
+    if (const auto linked = find_base(directory_of(canonical(executable)));
+        !linked.empty() && std::ranges::find(bases, linked) == bases.end())
+      add_base(linked);
+    if (!prefix.empty()) add(prefix, "virtual environment");
+    if (!options_.no_site) {
+      if (!prefix.empty()) add_site_directories(prefix);
+      if (prefix.empty() || with_system_) {
+        const bool no_user = options_.no_user_site || !python_variable("PYTHONNOUSERSITE").empty();
+        if (!no_user) add_user_site();
+        for (const auto& base : bases) add_site_directories(base);
+      }
+    }
+    finish();
+  }
+
+  void find_in_use() {
+    out_.in_use.push_back(cwd_);
+    if (const auto home = variable("HOME"); home.starts_with('/')) out_.in_use.push_back(home);
+    if (out_.script.empty()) return;
+    // Scripts that belong to an environment lie beside its interpreter.
+    const auto bin = canonical(directory_of(out_.interpreter));
+    for (const auto& script : {out_.script, canonical(out_.script)})
+      if (const auto directory = directory_of(script);
+          !directory.empty() && canonical(directory) != bin)
+        out_.in_use.push_back(directory);
+  }
+
+  /// The names lib/NAME, below which a prefix has the standard library.
+  std::vector<std::string> versions_in(const std::string& prefix) const {
+    const auto own = version_directory(file_name(canonical(out_.interpreter)));
+    if (!own.empty() && exists(prefix + "/lib/" + own + "/os.py")) return {own};
+    std::vector<std::string> out;
+    for (const auto& name : names_in(prefix + "/lib"))
+      if (!version_directory(name).empty() && exists(prefix + "/lib/" + name + "/os.py"))
+        out.push_back(name);
+    return out;
+  }
+
+  /// The first directory above `bin` with a standard library; empty: none.
+  std::string find_base(const std::string& bin) const {
+    for (auto prefix = canonical(bin); !prefix.empty(); prefix = directory_of(prefix))
+      if (!versions_in(prefix).empty()) return prefix;
+    return {};
+  }
+
+  void add_base(const std::string& base) {
+    // One that has nothing else than Python: conda's, uv's, Spack's.
+    if (exists(base + "/conda-meta"))
+      add(base, "conda environment");
+    else if (file_name(base).find("python") != std::string::npos)
+      add(base, "Python's prefix");
+    for (const auto& version : versions_)
+      for (const char* lib : {"/lib/", "/lib64/"})
+        if (exists(base + lib + version)) add(base + lib + version, "standard library");
+  }
+
+  /// site.getsitepackages(), with Debian's.
+  void add_site_directories(const std::string& prefix) {
+    for (const auto& version : versions_)
+      for (const auto& directory :
+           {"/lib/" + version + "/site-packages", "/lib64/" + version + "/site-packages",
+            "/local/lib/" + version + "/dist-packages", std::string("/lib/python3/dist-packages"),
+            "/lib/" + version + "/dist-packages"})
+        if (exists(prefix + directory))
+          add_site_directory(prefix + directory, file_name(directory));
+  }
+
+  void add_user_site() {
+    auto base = python_variable("PYTHONUSERBASE");
+    if (base.empty()) {
+      base = variable("HOME");
+      if (base.empty()) return;
+      base += "/.local";
+    }
+    for (const auto& version : versions_) {
+      const auto directory = base + "/lib/" + version + "/site-packages";
+      if (exists(directory)) add_site_directory(directory, "user site");
+    }
+  }
+
+  /// site.addsitedir(): the directory, and those that its .pth files name. Their `import` lines
+  /// run code, which cannot be known.
+  void add_site_directory(const std::string& directory, const std::string& as) {
+    add(directory, as);
+    for (const auto& name : names_in(directory)) {
+      if (!name.ends_with(".pth")) continue;
+      auto text = text_of(directory + "/" + name);
+      if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+      for (auto& line : split(text, '\n')) {
+        if (line.starts_with('#') || line.starts_with("import ") || line.starts_with("import\t"))
+          continue;
+        line.erase(line.find_last_not_of(" \t\r\n\f\v") + 1);
+        if (line.empty() || line.find('\0') != line.npos) continue;
+        const auto path = absolute(line, directory);
+        if (exists(path)) add(path, directory + "/" + name);
+      }
+    }
+  }
+
+  void add(const std::string& path, const std::string& as) {
+    if (added_.insert(path).second) out_.trees.push_back({path, as, {}});
+  }
+
+  /// Judges all at once: each path costs several look-ups.
+  void finish() {
+    auto& trees = out_.trees;
+    for_each_at_once(trees.size(), [&](std::size_t i) {
+      struct stat st {};
+      const auto real = canonical(trees[i].path);
+      if (real.empty() || ::stat(real.c_str(), &st) != 0) {
+        trees[i].left_out = "it does not exist";
+        return;
+      }
+      trees[i].path = real;
+      if (!S_ISDIR(st.st_mode)) trees[i].left_out = "it is no directory";
+    });
+    std::set<std::string> seen;
+    std::erase_if(trees, [&](const FoundTree& tree) { return !seen.insert(tree.path).second; });
+  }
+
+  const std::vector<std::string>& environment_;
+  std::string cwd_;
+  PythonOptions options_;
+  bool with_system_ = false;
+  std::vector<std::string> versions_;  ///< "python3.11"
+  std::set<std::string> added_;
+  PythonTrees out_;
+};
+
+}  // namespace
+
+PythonTrees find_python_trees(const std::vector<std::string>& command,
+                              const std::vector<std::string>& environment, const std::string& cwd) {
+  return PythonSearch(environment, cwd).run(command);
+}
+
+}  // namespace heddle
