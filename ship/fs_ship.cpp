@@ -42,6 +42,8 @@ using State = Answer::State;
 
 constexpr int kRounds = 3;
 constexpr std::chrono::seconds kFirstPause{1};
+/// For the other half of the nodes, besides as long as the first half took.
+constexpr std::chrono::seconds kMoreTime{5};
 constexpr const char* kRegistry = "registry:";
 
 struct Options {
@@ -86,6 +88,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--id", o.received.id)->group("");
   app.add_option("--size", o.received.size)->group("");
   app.add_option("--live", o.received.live)->delimiter(',')->group("");
+  app.add_option("--part", o.received.part)->group("");
   app.add_flag("--shared", o.received.shared)->group("");
 }
 
@@ -213,9 +216,12 @@ class Shipment {
     return words;
   }
 
+  std::string part() const { return fmt::format("{}.part.{}-{}", id_, ::getpid(), tries_); }
+
   Words receiver() const {
     Words words = {own_program_,          "--receive", "--id", id_,     "--size",
                    std::to_string(size_), "--to",      o_.to,  "--job", o_.job};
+    words.insert(words.end(), {"--part", part()});
     if (is_shared()) words.emplace_back("--shared");
     if (!live_.empty())
       words.insert(words.end(), {"--live", fmt::format("{}", fmt::join(live_, ","))});
@@ -240,7 +246,7 @@ class Shipment {
     std::vector<std::string> names;
     for (const auto* node : nodes) names.push_back(node->name);
     return fill_in(words, {{"src", source_},
-                           {"dst", part_path(directory(), id_)},
+                           {"dst", directory() + "/" + part()},
                            {"nodes", fmt::format("{}", fmt::join(names, ","))},
                            {"count", std::to_string(names.size())},
                            {"step", step}});
@@ -250,7 +256,10 @@ class Shipment {
   NodeList gather(NodeStep& step, NodeList nodes, std::string& step_id) {
     NodeList ready;
     for (auto* node : nodes) node->error = "does not answer";
-    step.gather(Clock::now() + std::chrono::seconds(o_.timeout), [&](const Answer& answer) {
+    const auto began = Clock::now();
+    const auto count = nodes.size();
+    auto end = began + std::chrono::seconds(o_.timeout);
+    step.gather(end, [&](const Answer& answer) {
       const auto at = std::ranges::find_if(
           nodes, [&](const Node* node) { return is_same_node(node->name, answer.node); });
       if (at == nodes.end()) return false;
@@ -262,15 +271,22 @@ class Shipment {
       if (answer.state == State::ready) ready.push_back(&node);
       if (!answer.step.empty()) step_id = answer.step;
       nodes.erase(at);
+      // A dead node must not hold up the others for the whole time.
+      if (nodes.size() * 2 <= count)
+        end = std::min(end, Clock::now() + kMoreTime + (Clock::now() - began));
       return nodes.empty();
     });
     return ready;
   }
 
   void ship_to(NodeList nodes) {
-    for (auto* node : nodes) ++node->tries;
+    for (auto* node : nodes) {
+      ++node->tries;
+      node->source = "none";
+    }
     // If some are not ready, another step of the others alone.
     for (int attempt = 0; attempt < 3 && !nodes.empty(); ++attempt) {
+      ++tries_;
       auto words = launcher(nodes);
       const auto more = receiver();
       words.insert(words.end(), more.begin(), more.end());
@@ -330,6 +346,7 @@ class Shipment {
   std::string id_;
   std::uint64_t size_ = 0;
   bool is_slurm_ = false;
+  int tries_ = 0;  ///< started steps
   std::vector<std::string> live_;
   std::vector<Node> nodes_;
 };

@@ -16,7 +16,7 @@ namespace heddle::ship {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kEndWithin{5};
+constexpr std::chrono::seconds kEndWithin{2};
 constexpr std::size_t kLongestLine = 1 << 16;
 
 }  // namespace
@@ -64,7 +64,8 @@ Result<NodeStep> NodeStep::start(const Words& words) {
   return NodeStep(std::move(child), std::move(in.write_end), std::move(out.read_end));
 }
 
-void NodeStep::gather(Clock::time_point end, const std::function<bool(const Answer&)>& until) {
+void NodeStep::gather(const Clock::time_point& end,
+                      const std::function<bool(const Answer&)>& until) {
   for (;;) {
     for (std::size_t at = 0; (at = rest_.find('\n')) != rest_.npos;) {
       const auto line = rest_.substr(0, at);

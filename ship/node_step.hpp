@@ -34,8 +34,8 @@ class NodeStep {
   static Result<NodeStep> start(const Words& words);
 
   /// Reads answers, in any order, until `until` returns true for one, or the launcher has ended, or
-  /// nothing more comes before `end`.
-  void gather(std::chrono::steady_clock::time_point end,
+  /// `end`, which `until` may change.
+  void gather(const std::chrono::steady_clock::time_point& end,
               const std::function<bool(const Answer&)>& until);
   /// Tells all receivers that the bundle has been sent.
   void go();

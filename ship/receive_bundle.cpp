@@ -104,8 +104,7 @@ Result<void> check_received(int directory, const std::string& name, const Receiv
 
 class Receiver {
  public:
-  explicit Receiver(const ReceiveOptions& options)
-      : o_(options), part_(options.id + ".part"), bundle_(options.id + ".bundle") {
+  explicit Receiver(const ReceiveOptions& options) : o_(options), bundle_(options.id + ".bundle") {
     answer_.node = node_name();
     answer_.step = step_id();
   }
@@ -118,11 +117,7 @@ class Receiver {
     link_source();
     if (auto room = check_space(directory_.get(), o_); !room) return finish(room, "");
     answer(State::ready);
-    if (!told_to_go()) {
-      // The bundle may be on its way already: sbcast would make the file again.
-      (void)::unlinkat(directory_.get(), part_.c_str(), 0);
-      return exit_done;
-    }
+    if (!told_to_go()) return exit_done;
     return finish(take(), "copy");
   }
 
@@ -134,8 +129,8 @@ class Receiver {
     const auto directory = TRY(RunDirectory::open_at(path));
     TRY(check_trusted_directory(path));
     directory_ = TRY(open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
-    if (::unlinkat(directory_.get(), part_.c_str(), 0) != 0 && errno != ENOENT)
-      return fail_errno(path, "cannot be emptied");
+    for (const auto& name : directory.names())
+      if (name.starts_with(o_.id + ".part")) directory.remove(name);
     return {};
   }
 
@@ -152,9 +147,9 @@ class Receiver {
   }
 
   Result<void> take() {
-    TRY(check_received(directory_.get(), part_, o_));
-    if (::renameat(directory_.get(), part_.c_str(), directory_.get(), bundle_.c_str()) != 0)
-      return fail_errno(part_, "cannot be renamed");
+    TRY(check_received(directory_.get(), o_.part, o_));
+    if (::renameat(directory_.get(), o_.part.c_str(), directory_.get(), bundle_.c_str()) != 0)
+      return fail_errno(o_.part, "cannot be renamed");
     return {};
   }
 
@@ -172,7 +167,7 @@ class Receiver {
       answer(State::ok);
       return exit_done;
     }
-    if (directory_) (void)::unlinkat(directory_.get(), part_.c_str(), 0);
+    if (directory_) (void)::unlinkat(directory_.get(), o_.part.c_str(), 0);
     // Only now, so that nodes that receive it do not read the shared file system.
     if (answer_.source == "shared" && !check_source()) {
       (void)::unlinkat(directory_.get(), bundle_.c_str(), 0);
@@ -189,7 +184,6 @@ class Receiver {
   }
 
   const ReceiveOptions& o_;
-  const std::string part_;
   const std::string bundle_;
   Answer answer_;
   Fd directory_;
@@ -201,10 +195,6 @@ constexpr const char* kStates[] = {"ready", "ok", "failed"};
 
 std::string job_directory(const std::string& to, const std::string& job) {
   return to + "/" + directory_prefix() + job;
-}
-
-std::string part_path(const std::string& directory, const std::string& id) {
-  return directory + "/" + id + ".part";
 }
 
 std::string bundle_path(const std::string& directory, const std::string& id) {

@@ -7,7 +7,8 @@
 // line and not with the bytes.
 //
 //     DIR/heddle-job-UID-JOB/    mode 0700, this user's
-//         ID.part                written by the engine (sbcast, ...)
+//         ID.part.NUMBER         written by the engine (sbcast, ...). A new name for each try: a
+//                                slurmd would add to the file of a transfer that has failed.
 //         ID.bundle              the bundle once it has been checked; until then, and for ever on a
 //                                node that cannot receive it, a symbolic link to the source
 
@@ -23,6 +24,7 @@ namespace heddle::ship {
 struct ReceiveOptions {
   std::string id;  ///< of the bundle: 64 hex digits
   std::uint64_t size = 0;
+  std::string part;    ///< the name of the file that the engine writes
   std::string source;  ///< its path on the shared file system
   std::string to;      ///< DIR
   std::string job;
@@ -32,7 +34,6 @@ struct ReceiveOptions {
 
 /// The job's directory on each node.
 std::string job_directory(const std::string& to, const std::string& job);
-std::string part_path(const std::string& directory, const std::string& id);
 std::string bundle_path(const std::string& directory, const std::string& id);
 
 /// What a node says, one JSON object a line: {"node", "state", "step", "source", "error"}.

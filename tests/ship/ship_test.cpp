@@ -27,25 +27,15 @@ void write_script(const std::string& path, const std::string& text) {
   fs::permissions(path, fs::perms(0755));
 }
 
-class Ship : public ::testing::Test {
+/// A directory with a bundle of 12 MB, two blocks of sbcast's, which says nothing to a loader.
+class Bundle : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) HEDDLE_SKIP("a Slurm of namespaces needs root");
-    for (const auto* program : {"slurmctld", "slurmd", "munged", "ip", "setpriv"})
-      if (run({"sh", "-c", "PATH=$PATH:/usr/sbin command -v "s + program}).status != 0)
-        HEDDLE_SKIP(program + " is not installed"s);
     if (staged_program("fs-ship").empty()) HEDDLE_SKIP("fs-ship is not installed in $HEDDLE_STAGE");
-    fs::permissions(dir_.path(), fs::perms(0755));  // jobs of another user
-    make_bundle();
-    start_cluster();
-  }
-  void TearDown() override { cluster_.reset(); }
-
-  void make_bundle() {
-    std::ifstream random("/dev/urandom", std::ios::binary);
     std::string bytes(12'000'000, '\0');
-    random.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    write_file("content", bytes);
+    std::ifstream("/dev/urandom", std::ios::binary)
+        .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(dir_ / "content", std::ios::binary) << bytes;
     struct stat status {};
     ASSERT_EQ(::stat((dir_ / "content").c_str(), &status), 0);
     BundleInput input;
@@ -56,10 +46,26 @@ class Ship : public ::testing::Test {
     id_ = made.id.hex();
     size_ = made.file_size;
   }
+  std::string bundle() const { return dir_ / "app.bundle"; }
 
-  void write_file(const std::string& name, const std::string& text) const {
-    std::ofstream(dir_ / name, std::ios::binary) << text;
+  TestDir dir_;
+  std::string id_;
+  std::uint64_t size_ = 0;
+};
+
+class Ship : public Bundle {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("a Slurm of namespaces needs root");
+    for (const auto* program : {"slurmctld", "slurmd", "munged", "ip", "setpriv"})
+      if (run({"sh", "-c", "PATH=$PATH:/usr/sbin command -v "s + program}).status != 0)
+        HEDDLE_SKIP(program + " is not installed"s);
+    Bundle::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    fs::permissions(dir_.path(), fs::perms(01777));  // jobs of another user
+    start_cluster();
   }
+  void TearDown() override { cluster_.reset(); }
 
   void start_cluster() {
     const auto source = std::string(std::getenv("HEDDLE_SOURCE"));
@@ -79,9 +85,9 @@ class Ship : public ::testing::Test {
     ASSERT_GT(init_, 1);
   }
 
-  std::string bundle() const { return dir_ / "app.bundle"; }
   std::string in_cluster() const {
-    return "export SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() + "; ";
+    return "unset TMPDIR; export SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() +
+           "; ";
   }
   RunResult sh(const std::string& script) const { return run(enter(init_, in_cluster() + script)); }
   /// On the node, as the cluster's root.
@@ -91,7 +97,6 @@ class Ship : public ::testing::Test {
     file >> pid;
     return sh("nsenter -t " + pid + " -m -n -p sh -c '" + script + "'");
   }
-  void kill_node(int node) const { sh("kill -9 $(cat c/pid.n" + std::to_string(node) + ")"); }
 
   struct Shipped {
     RunResult result;
@@ -131,12 +136,9 @@ class Ship : public ::testing::Test {
     return out;
   }
 
-  TestDir dir_;
   std::string epilog_;
   std::optional<Child> cluster_;
   int init_ = -1;
-  std::string id_;
-  std::uint64_t size_ = 0;
 };
 
 TEST_F(Ship, sbcast_reads_the_source_once_and_each_node_checks_its_copy) {
@@ -323,6 +325,29 @@ TEST_F(Cancelled, transfer_s_directory_is_removed_by_the_next_start) {
   EXPECT_THAT(before, HasSubstr("heddle-job-0-1/"));
   EXPECT_EQ(ship("").result.status, 0);
   EXPECT_THAT(left(), AllOf(Not(HasSubstr("heddle-job-0-1/")), HasSubstr("heddle-job-0-2/")));
+}
+
+TEST_F(Bundle, is_copied_by_any_command_without_slurm) {
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const auto ship = [&](const Strings& more) {
+    return run(Strings{staged_program("fs-ship"), "--launch", "env --", "--nodes", host, "--job",
+                       "a-7", "--to", dir_.path()} +
+                   more + Strings{bundle()},
+               {.env = {"SLURM_JOB_ID"}});
+  };
+  const auto directory = dir_ / ("heddle-job-" + std::to_string(::geteuid()) + "-a-7");
+  const auto copied = ship({"--via", "cp {src} {dst}"});
+  EXPECT_EQ(copied.status, 0) << copied.err;
+  EXPECT_EQ(copied.out, directory + "/" + id_ + ".bundle\n");
+  EXPECT_EQ(run({"cmp", bundle(), directory + "/" + id_ + ".bundle"}).status, 0);
+  fs::remove_all(directory);
+  // A link in the place of the copy is not followed, and the command's status says nothing.
+  const auto linked = ship({"--via", "ln -s {src} {dst}"});
+  EXPECT_EQ(linked.status, 1);
+  EXPECT_THAT(linked.err, HasSubstr("Too many levels of symbolic links"));
+  EXPECT_EQ(ship({"--via", "sbcast"}).status, 2);
+  EXPECT_EQ(ship({"--via", "false {dst}", "--min-nodes", "0"}).status, 1);
 }
 
 TEST_F(Ship, damaged_bundles_and_wrong_words_are_refused) {
