@@ -21,6 +21,7 @@ enum class Cause : std::uint8_t {
   silent,  ///< a file system, or a child that waits for one, does not answer
   lost,    ///< the other process cannot be reached, has ended or does not answer
   exec,    ///< the program to run cannot be executed; code() says why
+  tree,    ///< a directory tree of the map cannot be put in its place
 };
 
 /// One failure, printed as `path: what: reason` and a `hint:` line if there is a remedy. It is the

@@ -44,7 +44,7 @@ class TaskPool {
   std::exception_ptr failure_;
 };
 
-/// Calls `body(i)` for each i < `count`, many at a time, in any order.
+/// Calls `body(i)` for each i < `count`, in any order: many at a time where calls take long.
 void for_each_at_once(std::size_t count, const std::function<void(std::size_t)>& body);
 
 }  // namespace heddle

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -76,11 +77,16 @@ Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order,
   const std::string mounts = TRY(file_identity("/proc/self/ns/mnt"));
   const std::string root = TRY(file_identity("/"));
   const char* tmp = std::getenv("TMPDIR");  // contains the mount point
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+  (void)::getgroups(static_cast<int>(groups.size()), groups.data());
   std::string all;
   // A job's end kills its processes by cgroup: a service must not serve other jobs.
   for (const std::string& part :
        {std::string(HEDDLE_VERSION), program, mounts, root, own_cgroup(),
-        std::string(tmp ? tmp : ""), map_id, std::to_string(static_cast<int>(kind))})
+        std::string(tmp ? tmp : ""), map_id, std::to_string(static_cast<int>(kind)),
+        // A user's mount is for this group only (mount_fuse_device()), and shows what these groups
+        // may read (LoadOptions::unmapped_groups).
+        std::to_string(::getegid()), fmt::format("{}", fmt::join(groups, " "))})
     all += part + '\0';
   for (const auto& word : order.options) all += word + '\0';
   return std::string(kLeasePrefix) + hash_bytes(all).hex();
@@ -94,8 +100,16 @@ struct Connection {
 std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistics) {
   const auto parsed = nlohmann::json::parse(statistics, nullptr, false);
   if (!parsed.is_object()) return std::nullopt;
-  return DaemonCounters{parsed.value("requests_total", std::uint64_t{0}),
-                        parsed.value("bytes_read", std::uint64_t{0})};
+  DaemonCounters out;
+  out.requests = parsed.value("requests_total", std::uint64_t{0});
+  out.bytes_read = parsed.value("bytes_read", std::uint64_t{0});
+  out.tree_files = parsed.value("tree_files_opened", std::uint64_t{0});
+  const auto refused = parsed.value("refused_writes", nlohmann::json::object());
+  out.writes_refused = refused.value("count", std::uint64_t{0});
+  out.first_refused = refused.value("path", "");
+  out.changed_files = parsed.value("tree_changed_files", std::uint64_t{0});
+  out.changed = parsed.value("tree_changed", std::vector<std::string>());
+  return out;
 }
 
 Result<Child> start_service(const Fd& door, MountLease::Kind kind, const MountOrder& order) {
@@ -121,9 +135,19 @@ Result<Connection> connect_or_start(const std::string& name, MountLease::Kind ki
 
 }  // namespace
 
-std::vector<Via> ways_to_try(Via wanted) {
+DaemonCounters DaemonCounters::since(const DaemonCounters& before) const {
+  DaemonCounters out = *this;
+  out.requests -= before.requests;
+  out.bytes_read -= before.bytes_read;
+  out.tree_files -= before.tree_files;
+  out.writes_refused -= before.writes_refused;
+  return out;
+}
+
+std::vector<Via> ways_to_try(Via wanted, bool trees) {
   if (wanted != Via::best) return {wanted};
   if (usable_namespace_kind() == NamespaceKind::mount) return {Via::private_mount, Via::direct};
+  if (trees) return {Via::private_mount, Via::fusermount, Via::direct};
   // fusermount3 first: a user namespace has limits_of().
   return {Via::fusermount, Via::private_mount, Via::direct};
 }
@@ -204,7 +228,7 @@ Result<void> MountLease::enter() const {
   if (!mount_.tree) return {};
   // Not declared by every glibc, and <linux/mount.h> cannot stand beside <sys/mount.h>.
   constexpr unsigned kMoveMountEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
-  TRY(enter_private_namespace(NamespaceKind::mount));
+  TRY(enter_private_namespace(usable_namespace_kind()));
   if (::syscall(SYS_move_mount, mount_.tree.get(), "", AT_FDCWD, mount_point().c_str(),
                 kMoveMountEmptyPath) != 0)
     return fail_errno(mount_point(), "cannot attach the mount");
@@ -224,7 +248,7 @@ Result<MountEnd> MountLease::finish() {
   MountEnd end;
   const auto counted = count();
   if (counted)
-    end.counters = {counted->requests - before_.requests, counted->bytes_read - before_.bytes_read};
+    end.counters = counted->since(before_);
   else if (counted.error().code() != ETIMEDOUT)
     return fail(counted.error());
   mount_.tree.reset();

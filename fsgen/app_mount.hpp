@@ -18,8 +18,9 @@
 
 namespace heddle {
 
-/// `wanted`, or for Via::best the ways that may work for this user, in the order to try.
-std::vector<Via> ways_to_try(Via wanted);
+/// `wanted`, or for Via::best the ways that may work for this user, in the order to try: with trees
+/// first the private mount, which alone can have them.
+std::vector<Via> ways_to_try(Via wanted, bool trees);
 /// As the report names it.
 std::string name_of(Via via);
 /// How APP's environment differs from an unguided run; one short sentence each.
@@ -35,6 +36,14 @@ struct MountOrder {
 struct DaemonCounters {
   std::uint64_t requests = 0;
   std::uint64_t bytes_read = 0;
+  std::uint64_t tree_files = 0;      ///< of the trees, that were read
+  std::uint64_t writes_refused = 0;  ///< to trees
+  std::string first_refused;         ///< path
+  std::vector<std::string> changed;  ///< files of trees that changed: some of the paths
+  std::uint64_t changed_files = 0;
+
+  /// Since `before`.
+  DaemonCounters since(const DaemonCounters& before) const;
 };
 
 /// The state of a mount when APP has ended.

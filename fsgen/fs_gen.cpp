@@ -175,8 +175,11 @@ std::string plain_key(const GenOptions& o, const std::string& app_path) {
   std::vector<std::string> words = o.command;
   words.push_back(std::filesystem::absolute(app_path, error).string());
   words.push_back(std::filesystem::current_path(error).string());
-  for (const auto* list : {&o.slow, &o.fast}) words.insert(words.end(), list->begin(), list->end());
-  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES"})
+  for (const auto* list : {&o.slow, &o.fast, &o.trees, &o.tree_excludes})
+    words.insert(words.end(), list->begin(), list->end());
+  words.push_back(o.python);
+  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES",
+                           "PYTHONPATH", "PYTHONHOME"})
     words.push_back(Environment().get(name).value_or(""));
   Encoder coder;
   coder(words);
@@ -258,7 +261,9 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
   const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
   if (!valid || !has_new(found, now->learned, map.content)) return;
   const auto learned = merged(now->learned, found);
-  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned);
+  if (learned != now->learned)
+    (void)prepare_map(options, app_path, "", &cache, learned,
+                      AppTrees{map.content.trees, map.tree_notes, {}});
 }
 
 /// `--explain`.
@@ -277,10 +282,16 @@ AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain) {
   for (const auto& program : map.content.programs)
     if (&program != app) out += "also guided: " + escape_for_terminal(program.path) + "\n";
   for (const auto& line : map.speeds) out += "files: " + escape_for_terminal(line) + "\n";
+  for (const auto& tree : places_of(map.content.trees))
+    out += fmt::format("tree: {}: {} names{}\n", escape_for_terminal(tree.path), tree.entries,
+                       tree.holes.empty() ? "" : fmt::format(", {} left out", tree.holes.size()));
+  for (const auto& note : map.tree_notes) out += "trees: " + escape_for_terminal(note) + "\n";
   if (options.may_go_direct())
-    out += map.mount ? "mount: yes, serving " +
-                           std::string(map.serve == "all" ? "all files" : "the remote files") + "\n"
-                     : "mount: no, no file is on a slow file system\n";
+    out += !map.mount ? "mount: no, no file is on a slow file system\n"
+           : !map.slow_libraries
+               ? "mount: yes, for the trees\n"
+               : "mount: yes, serving " +
+                     std::string(map.serve == "all" ? "all files" : "the remote files") + "\n";
   value_or_throw(write_all(STDOUT_FILENO, out, "stdout"));
   return {};
 }

@@ -29,6 +29,13 @@ std::string contradiction(const GenOptions& o, const std::vector<std::string>& c
   if (!o.stage_budget.empty() && o.stage.empty()) return "--budget: needs --stage";
   if (!o.map.empty() && !o.out.empty())
     return "--out: not allowed with --map, which resolves nothing";
+  const bool wants_trees = !o.trees.empty() || !o.tree_excludes.empty() || o.python != "auto";
+  if (!o.map.empty() && wants_trees)
+    return "--tree, --tree-exclude, --python: not allowed with --map, which resolves nothing: give "
+           "them to fs-resolve build";
+  if (!o.trees.empty() && !o.may_have_trees())
+    return "--tree: needs a private mount: not allowed with --via fusermount, --via direct or "
+           "--loader env";
   if (!o.map.empty() && !o.plugin_directories.empty())
     return "--plugins: not allowed with --map, which resolves nothing: give it to fs-resolve build";
   return {};
@@ -104,6 +111,18 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
         std::tuple{"--fast", &out.fast,
                    "The files below DIR are fast: they need no mount (repeatable)"}})
     app.add_option(name, *list, text)->type_name("DIR")->allow_extra_args(false);
+  app.add_option("--tree", out.trees,
+                 "Serve the directory tree DIR over its own path, wherever it lies (repeatable)")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  app.add_option("--tree-exclude", out.tree_excludes,
+                 "Leave DIR out of the trees: the original, writable (repeatable)")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  app.add_option("--python", out.python,
+                 "Serve the trees that APP, if it is Python, imports from on slow file systems "
+                 "(auto, default),\nnone (off), or those of the interpreter EXE")
+      ->type_name("auto|off|EXE");
   app.add_option("--stage", out.stage,
                  "Copy the files to this directory on the node and serve the copies")
       ->type_name("DIR");

@@ -41,8 +41,11 @@ struct GenOptions {
   std::string json_file;
   std::string serve;                    ///< empty: as judge_files() says
   std::vector<std::string> slow, fast;  ///< directories, however their file systems are judged
-  std::string stage;                    ///< fs-mount --stage, absolute; empty: nothing is staged
-  std::string stage_budget;             ///< empty: fs-mount's own
+  std::vector<std::string> trees;       ///< --tree
+  std::vector<std::string> tree_excludes;
+  std::string python = "auto";  ///< --python: or "off", or an interpreter
+  std::string stage;            ///< fs-mount --stage, absolute; empty: nothing is staged
+  std::string stage_budget;     ///< empty: fs-mount's own
   Via via = Via::best;
   LoaderKind loader = LoaderKind::audit;
   bool share = true;       ///< one mount for all fs-gens of this user and map
@@ -57,6 +60,10 @@ struct GenOptions {
   /// Whether APP needs a mount only where its files are slow.
   bool may_go_direct() const {
     return (via == Via::best || via == Via::direct) && stage.empty() && loader == LoaderKind::audit;
+  }
+  /// Whether directory trees can be served over their own paths.
+  bool may_have_trees() const {
+    return (via == Via::best || via == Via::private_mount) && loader == LoaderKind::audit;
   }
   /// Whether the cache may have the map: no option asks for another one.
   bool may_be_cached() const {

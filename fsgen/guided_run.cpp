@@ -17,6 +17,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "fsgen/app_mount.hpp"
+#include "fsgen/app_trees.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -112,8 +113,8 @@ Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals,
 class GuidedRun {
  public:
   GuidedRun(const GenOptions& options, Via via, const std::string& app_path, const PreparedMap& map,
-            TempDir& work)
-      : options_(options), via_(via), app_path_(app_path), map_(map), work_(work) {}
+            const std::vector<TreePlace>& trees, TempDir& work)
+      : options_(options), via_(via), app_path_(app_path), map_(map), trees_(trees), work_(work) {}
   Result<RunReport> run();
   /// Whether a failure concerns every way to mount: the map's files have changed or do not answer,
   /// or the mount itself succeeded.
@@ -136,6 +137,7 @@ class GuidedRun {
   const Via via_;
   const std::string& app_path_;
   const PreparedMap& map_;
+  const std::vector<TreePlace>& trees_;
   TempDir& work_;
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
@@ -180,7 +182,10 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
 AppSetup GuidedRun::setup(Counters& counters) const {
   AppSetup setup;
   if (lease_) {
-    setup.enter = [this] { return lease_->enter(); };
+    setup.enter = [this]() -> Result<void> {
+      TRY(lease_->enter());
+      return cover_with_trees(mount_point_, trees_);
+    };
   } else if (!direct()) {
     setup.mount = [this] { return mount_privately(mount_point_); };
     setup.enter = [this]() -> Result<void> {
@@ -197,9 +202,7 @@ AppSetup GuidedRun::setup(Counters& counters) const {
 }
 
 Result<void> GuidedRun::take_lease() {
-  const bool is_root = ::geteuid() == 0;
-  // A user's private mount is in a user namespace, which cannot be shared.
-  if (direct() || (via_ == Via::private_mount && !is_root)) return {};
+  if (direct()) return {};
   const auto begin = Clock::now();
   auto lease = MountLease::take(
       via_ == Via::private_mount ? MountLease::Kind::privately : MountLease::Kind::fusermount,
@@ -210,9 +213,12 @@ Result<void> GuidedRun::take_lease() {
     mount_point_ = lease_->mount_point();
     return {};
   }
-  // Kernels before Linux 5.2 cannot copy a mount: root's APP can mount by itself.
-  if (via_ == Via::private_mount && !blocks_every_mount(lease.error())) return {};
-  return fail(std::move(lease.error()));
+  // Kernels before Linux 5.2 cannot copy a mount: APP's process mounts by itself, and nothing over
+  // other paths.
+  if (via_ != Via::private_mount || blocks_every_mount(lease.error()))
+    return fail(std::move(lease.error()));
+  if (!trees_.empty()) return fail(std::move(lease.error()).because(Cause::tree));
+  return {};
 }
 
 Result<void> GuidedRun::start_learning() {
@@ -238,6 +244,7 @@ Result<RunReport> GuidedRun::run() {
   if (options_.loader == LoaderKind::environment)
     report.limits.emplace_back("a DT_RPATH comes before LD_LIBRARY_PATH and is searched as ever");
   report.shared = lease_ && lease_->joined();
+  for (const auto& tree : trees_) report.trees.emplace_back(tree.path, tree.entries);
   const std::string counters_path = work_path_ + "/counters";
   (void)::unlink(counters_path.c_str());  // left by a way that failed
   const auto counters = TRY(make_counters(counters_path));
@@ -325,8 +332,7 @@ void GuidedRun::finish_daemon(RunReport& report) {
     if (!counters && is_reported()) warn("the mount's daemon does not return its statistics");
   }
   if (!counters) return;
-  report.requests = counters->requests;
-  report.bytes_read = counters->bytes_read;
+  report.daemon = std::move(*counters);
 }
 
 std::string on_one_line(std::string text) {
@@ -346,32 +352,54 @@ Result<TempDir> make_work_dir() {
 
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
                            const PreparedMap& map, TempDir work) {
-  if (map.content.programs.empty()) return run_plain(options, app_path, map.unguided_reason);
-  auto ways = ways_to_try(options.via);
+  const auto& trees = map.content.trees;
+  if (map.content.programs.empty() && trees.empty())
+    return run_plain(options, app_path, map.unguided_reason);
+  auto places = options.may_have_trees() ? places_of(trees) : std::vector<TreePlace>();
+  std::string no_trees;  // why the map's are not served
+  if (places.size() < trees.size()) no_trees = "they need a private mount and --loader audit";
+  const auto say_no_trees = [&] {
+    if (options.first_rank) warn(Error("", "continuing without directory trees", no_trees));
+  };
+  if (!no_trees.empty()) say_no_trees();
+  auto ways = ways_to_try(options.via, !places.empty());
   if (options.may_go_direct() && !map.mount) ways = {Via::direct};
+  if (!map.slow_libraries) std::erase(ways, Via::fusermount);
   // LD_LIBRARY_PATH can only lead into a mount.
   if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
   std::vector<std::string> passed_over;
-  std::string hint;  // of the last of them
-  for (auto way = ways.begin();; ++way) {
-    const bool last = way + 1 == ways.end();
-    if (last && !passed_over.empty()) {
-      // The daemon of a failed way may still remove the first one.
-      work = TRY(make_work_dir());
-      if (*way == Via::direct)
-        warn(Error("", passed_over.back(), "continuing without a mount", hint));
-    }
-    GuidedRun run(options, *way, app_path, map, work);
+  for (auto way = ways.begin();;) {
+    GuidedRun run(options, *way, app_path, map, places, work);
     auto done = run.run();
     if (done) {
       done->passed_over = std::move(passed_over);
+      done->tree_notes = map.tree_notes;
+      if (!no_trees.empty()) done->tree_notes.push_back("no trees: " + no_trees);
       return std::move(*done);
     }
     const Error& error = done.error();
-    hint = error.cause() == Cause::unfit ? "rebuild the map (fs-resolve build)" : error.hint();
-    if (last) return fail(Error({}, error.message(), {}, hint.empty() ? hint_for(*way) : hint));
-    passed_over.push_back(name_of(*way) + ": " + on_one_line(error.message()));
-    if (run.blocks_every_mount(error)) way = ways.end() - 2;
+    const auto hint =
+        error.cause() == Cause::unfit ? "rebuild the map (fs-resolve build)" : error.hint();
+    const auto reason = name_of(*way) + ": " + on_one_line(error.message());
+    const bool had_trees = !places.empty();
+    const bool retries = error.cause() == Cause::tree;
+    if ((way + 1 == ways.end() && !retries) || (had_trees && !options.map.empty()))
+      return fail(Error({}, error.message(), {}, hint.empty() ? hint_for(*way) : hint));
+    if (had_trees) {
+      no_trees = reason;
+      places.clear();
+    }
+    if (!retries) {
+      passed_over.push_back(reason);
+      way = run.blocks_every_mount(error) ? ways.end() - 1 : way + 1;
+    }
+    if (*way == Via::direct) {
+      warn(Error("", reason, "continuing without a mount", hint));
+      // The daemon of a failed way may still remove the first one. This way needs no map.
+      work = TRY(make_work_dir());
+    } else if (had_trees) {
+      say_no_trees();
+    }
   }
 }
 

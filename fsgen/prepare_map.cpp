@@ -22,12 +22,14 @@
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
+#include "fsgen/guided_environment.hpp"
 #include "fsgen/slow_files.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
 
 namespace heddle {
 namespace {
@@ -114,6 +116,14 @@ std::string cache_key(const GenOptions& options, const AppInputs& inputs,
     words.insert(words.end(), list->begin(), list->end());
   }
   words.push_back(options.serve);
+  // What trees depend on, but for the files: RunCache::find() has these checked.
+  for (const auto* list : {&options.trees, &options.tree_excludes}) {
+    words.emplace_back("");
+    words.insert(words.end(), list->begin(), list->end());
+  }
+  words.push_back(options.python);
+  for (const char* name : {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "HOME"})
+    words.push_back(Environment().get(name).value_or(""));
   for (const auto& root : inputs.roots) words.push_back(root.path);
   Encoder coder;
   coder(words);
@@ -135,6 +145,8 @@ void judge_files(PreparedMap& map, const GenOptions& options) {
       remote &= !speed.slow || speed.remote_type;
     }
   for (const auto& [verdict, directory] : told) map.speeds.push_back(directory + ": " + verdict);
+  map.slow_libraries = map.mount;
+  map.mount |= !map.content.trees.empty();
   if (map.serve.empty()) map.serve = map.mount && remote ? "remote" : "all";
 }
 
@@ -147,13 +159,28 @@ Result<std::string> make_direct_index(const MapContent& content) {
   return make_index(input);
 }
 
+/// Whether something in the trees may change without a change of its times.
+bool is_young(const std::vector<MapTree>& trees, std::int64_t started_ns) {
+  for (const auto& tree : trees) {
+    const auto index = TreeIndex::of(tree.index);
+    for (TreeNodeId id = 0; index && id < index->size(); ++id)
+      if (RunCache::is_young(index->node(id).ctime_ns, started_ns)) return true;
+  }
+  return false;
+}
+
 /// With a mount, map.path then is the cache's.
 void store(PreparedMap& map, const RunCache& cache, const std::string& app, const OsWorld& world,
-           std::int64_t started_ns, const LearnedRun& learned) {
+           std::int64_t started_ns, const LearnedRun& learned, const AppTrees& trees) {
   auto seen = world.seen();
-  if (!seen) return;
-  CachedRun run{map.content.programs, app,     map.mount, "", map.serve,
-                map.speeds,           learned, map.index};
+  if (!seen || is_young(map.content.trees, started_ns)) return;
+  // What the answer that there is none depends on.
+  if (trees.trees.empty())
+    for (const auto& directory : trees.found)
+      seen->paths.push_back({directory, RunCache::stamp_of(directory), true});
+  CachedRun run{map.content.programs, app,     map.mount, map.slow_libraries,
+                !trees.trees.empty(), "",      map.serve, map.speeds,
+                map.tree_notes,       learned, map.index};
   for (auto& program : run.programs) program.guided.clear();
   const auto path = cache.path(map.key + ".map");
   if (map.mount) {
@@ -168,8 +195,8 @@ void store(PreparedMap& map, const RunCache& cache, const std::string& app, cons
 
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
                           const SearchOptions& search, const std::string& app,
-                          const RunCache* cache, const LearnedRun& learned) {
-  const auto started_ns = realtime_ns();
+                          const RunCache* cache, const LearnedRun& learned, std::int64_t started_ns,
+                          AppTrees trees) {
   for (const auto& [program, libraries] : learned) add_program(inputs, program);
   for (auto& root : inputs.roots) root.required = false;
   ResolverSession session;
@@ -183,12 +210,15 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
   if (cache && app_left_out() != built.left_out.end() && build.learned.erase(app) > 0)
     built = TRY(build_map(session.world, inputs.roots, build));  // what it loaded has changed
   map.content = std::move(built.content);
+  map.content.trees = trees.trees;
+  map.tree_notes = trees.notes;
   if (options.may_go_direct()) {
     judge_files(map, options);
     if (map.mount && !build.aliases) {
       build.aliases = true;
       built = TRY(build_map(session.world, inputs.roots, build));
       map.content = std::move(built.content);
+      map.content.trees = trees.trees;
     }
     map.index = TRY(make_direct_index(map.content));
   }
@@ -202,33 +232,50 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
       map.unguided_reason.empty() &&
       std::ranges::find(built.missing, app, &MissingReport::program) == built.missing.end();
   const auto path = map.path;
-  if (cache && is_whole) store(map, *cache, app, session.world, started_ns, learned);
+  if (cache && is_whole) store(map, *cache, app, session.world, started_ns, learned, trees);
   // Direct needs no map, the cache has it, or the next run alone does.
   if ((!map.mount && options.out.empty()) || map.path != path || path.empty()) return {};
   return write_map(map.content, path);
 }
 
 /// Fills in the answer of an earlier run. False: there is none that still holds; its map.learned
-/// does.
-bool take_cached(PreparedMap& map, const RunCache& cache) {
+/// does. `trees`, if they had to be read for that.
+bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& cache,
+                 std::optional<AppTrees>& trees) {
   bool valid = false;
-  auto run = cache.find(map.key, valid);
-  if (!run) return false;
-  map.learned = run->learned;
-  if (!valid) return false;
-  MapContent content;
-  if (run->mount) {
+  std::optional<MapContent> mapped;
+  const auto holds = [&](const CachedRun& run) {
+    if (!run.mount) return true;
     const auto reader = MapReader::open(cache.path(map.key + ".map"));
-    if (!reader || reader->id().hex() != run->map_id) return false;
+    if (!reader || reader->id().hex() != run.map_id) return false;
     auto read = reader->read_all();
     if (!read) return false;
-    content = std::move(*read);
+    mapped = std::move(*read);
+    return true;
+  };
+  const auto trees_hold = [&](const CachedRun& run) {
+    if (!run.trees) return true;
+    if (!mapped && !holds(run)) return false;
+    if (!trees) trees = read_app_trees(options, &mapped->trees);
+    return std::ranges::equal(trees->trees, mapped->trees, [](const MapTree& a, const MapTree& b) {
+      return a.path == b.path && a.index == b.index;
+    });
+  };
+  auto run = cache.find(map.key, valid, trees_hold);
+  if (!run) return false;
+  map.learned = run->learned;
+  if (!valid || (!mapped && !holds(*run))) return false;
+  MapContent content;
+  if (mapped) {
+    content = std::move(*mapped);
     map.path = cache.path(map.key + ".map");
   } else {
     content.programs = std::move(run->programs);
   }
   map.content = std::move(content);
   map.mount = run->mount;
+  map.slow_libraries = run->slow_libraries;
+  map.tree_notes = std::move(run->tree_notes);
   map.serve = run->serve;
   map.speeds = std::move(run->speeds);
   if (cache.is_local())
@@ -243,7 +290,8 @@ bool take_cached(PreparedMap& map, const RunCache& cache) {
 
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
                                 const std::string& default_path, const RunCache* cache,
-                                const LearnedRun& learned) {
+                                const LearnedRun& learned,
+                                const std::optional<AppTrees>& known_trees) {
   const auto begin = std::chrono::steady_clock::now();
   PreparedMap map;
   map.serve = options.serve;
@@ -277,18 +325,23 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     // A directory that cannot be listed would exclude each program.
     for (const auto& directory : options.plugin_directories) TRY(list_plugin_directory(directory));
     const auto search = search_options_from_environment();
+    const auto started_ns = realtime_ns();
+    auto trees = known_trees;
     add_argument_programs(inputs, options.command);
     std::optional<Fd> lock;
     if (cache && !app.empty()) {
       map.key = cache_key(options, inputs, search);
-      if (learned.empty() && !take_cached(map, *cache)) {
-        lock = cache->lock(map.key, std::chrono::seconds(10));
-        (void)(lock && take_cached(map, *cache));
+      if (learned.empty() && !take_cached(map, options, *cache, trees)) {
+        // Trees of 200,000 files take seconds.
+        lock = cache->lock(map.key, std::chrono::seconds(30));
+        (void)(lock && take_cached(map, options, *cache, trees));
       }
     }
-    if (!map.cached)
+    if (!map.cached) {
+      if (!trees) trees = options.may_have_trees() ? read_app_trees(options, nullptr) : AppTrees();
       TRY(resolve_into(map, options, inputs, search, app, map.key.empty() ? nullptr : cache,
-                       learned.empty() ? map.learned : learned));
+                       learned.empty() ? map.learned : learned, started_ns, std::move(*trees)));
+    }
   }
   find_app(map, app);
   map.resolve_ns = static_cast<std::uint64_t>(

@@ -26,7 +26,8 @@ using LearnedList = std::vector<std::pair<std::string, std::vector<LearnedLibrar
 
 template <class Coder, IsRecord<CachedRun> T>
 void fields(Coder& coder, T& run) {
-  coder(run.programs, run.app, run.mount, run.map_id, run.serve, run.speeds);
+  coder(run.programs, run.app, run.mount, run.slow_libraries, run.trees, run.map_id, run.serve,
+        run.speeds, run.tree_notes);
 }
 
 namespace {
@@ -95,12 +96,6 @@ std::int64_t modified_ns(int directory, const std::string& name) {
                                                                            : 0;
 }
 
-std::optional<FileStamp> stamp_of(const std::string& path) {
-  struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return std::nullopt;
-  return file_stamp(st);
-}
-
 /// The file's bytes, if its checksum is right; nullopt: none, or damaged.
 std::optional<std::string> read_checked(int directory, const std::string& name) {
   const Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -153,7 +148,7 @@ std::int64_t realtime_ns() {
 }
 
 bool is_settled(const std::string& path, std::int64_t now_ns) {
-  const auto stamp = stamp_of(path);
+  const auto stamp = RunCache::stamp_of(path);
   return stamp && std::max(stamp->mtime_ns, stamp->ctime_ns) < now_ns - kRacy;
 }
 
@@ -170,23 +165,38 @@ std::optional<RunCache> RunCache::open() {
   return RunCache(std::move(*directory));
 }
 
-std::optional<CachedRun> RunCache::find(const std::string& key, bool& valid) const {
+bool RunCache::is_young(std::int64_t time_ns, std::int64_t started_ns) {
+  return time_ns >= started_ns - kRacy;
+}
+
+std::optional<FileStamp> RunCache::stamp_of(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return std::nullopt;
+  return file_stamp(st);
+}
+
+std::optional<CachedRun> RunCache::find(const std::string& key, bool& valid,
+                                        const std::function<bool(const CachedRun&)>& holds) const {
   auto entry = read_entry(directory_.get(), key);
-  valid = entry && is_valid(key, entry->run, entry->seen);
+  valid = entry && is_valid(key, entry->run, entry->seen, holds);
   return entry ? std::optional(std::move(entry->run)) : std::nullopt;
 }
 
-bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen& seen) const {
-  if (!run.mount) return is_unchanged(seen, 1);
+bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen& seen,
+                        const std::function<bool(const CachedRun&)>& holds) const {
+  const auto still_holds = [&](unsigned threads) {
+    return is_unchanged(seen, threads) && (!holds || holds(run));
+  };
+  if (!run.mount) return still_holds(1);
   const auto node = RunDirectory::open();
   const auto rank = rank_from_environment();
-  if (!node || !rank) return is_unchanged(seen, kThreads);
+  if (!node || !rank) return still_holds(kThreads);
   // The ranks of a job's step on a node are children of one launcher, which starts no other.
   const auto mark = "valid-" + std::to_string(::getppid()) + "-" + key.substr(0, 32);
   if (node->names().size() > kMostFiles)
     for (const auto& name : node->names())
       if (name.starts_with("valid-")) node->remove(name);
-  const auto one_at_a_time = node->lock(mark, std::chrono::seconds(10));
+  const auto one_at_a_time = node->lock(mark, std::chrono::seconds(30));
   const auto marked = modified_ns(node->get(), mark);
   const Fd fd(::openat(node->get(), mark.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   // Its own mark is of a run before: of a script whose every command has the rank 0, as in sbatch.
@@ -196,7 +206,7 @@ bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen
       marked > modified_ns(directory_.get(), key))
     return true;
   (void)::ftruncate(fd.get(), 0);
-  const bool good = is_unchanged(seen, kThreads);
+  const bool good = still_holds(kThreads);
   if (good) (void)::pwrite(fd.get(), ours.data(), ours.size(), 0);
   return good;
 }
@@ -247,7 +257,7 @@ bool RunCache::is_local() const { return locality_of(directory_.get()) != Locali
 bool RunCache::store(const std::string& key, const CachedRun& run, Seen seen,
                      std::int64_t started_ns) const {
   for (auto& [path, stamp, is_directory, digest, is_listed] : seen.paths) {
-    if (!stamp || std::max(stamp->mtime_ns, stamp->ctime_ns) < started_ns - kRacy) continue;
+    if (!stamp || !is_young(std::max(stamp->mtime_ns, stamp->ctime_ns), started_ns)) continue;
     if (!is_listed) return false;
     stamp = FileStamp{};  // of no directory: its entries are compared
   }
@@ -289,7 +299,9 @@ std::string RunCache::show() const {
     for (const auto& [program, found] : entry->run.learned) learned += found.size();
     out += fmt::format("{}  {}  {} programs, {} learned names, {}, {}\n", name.substr(0, 12),
                        escape_for_terminal(entry->run.app), entry->run.programs.size(), learned,
-                       entry->run.mount ? "mount" : "direct",
+                       entry->run.trees   ? "mount with trees"
+                       : entry->run.mount ? "mount"
+                                          : "direct",
                        is_unchanged(entry->seen, kThreads) ? "valid" : "out of date");
   }
   return out + fmt::format("{} command lines that gain nothing\n", plain);

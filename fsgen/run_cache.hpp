@@ -11,6 +11,7 @@
 // of the same user can have that user's later runs guided to other libraries.
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,9 +27,12 @@ struct CachedRun {
   std::vector<MapProgram> programs;  ///< without their guided names
   std::string app;                   ///< programs[].path; for `fs-gen cache show`
   bool mount = false;                ///< a mount pays: KEY.map is there
+  bool slow_libraries = false;       ///< else it pays only for trees
+  bool trees = false;                ///< the map has trees
   std::string map_id;                ///< its id
   std::string serve;                 ///< for fs-mount --serve
   std::vector<std::string> speeds;   ///< "DIR: slow: WHY", for --explain
+  std::vector<std::string> tree_notes;
   LearnedRun learned;
   std::string index;  ///< for --via direct
 };
@@ -44,14 +48,17 @@ class RunCache {
   bool is_local() const;
   /// The run `key`. `valid`: all that it depends on is unchanged, looked up by 32 threads where
   /// files are slow, and on each node by one rank of a job for the others that start within ten
-  /// seconds.
-  std::optional<CachedRun> find(const std::string& key, bool& valid) const;
+  /// seconds. Also asked, once all of that is unchanged: `holds`, if given.
+  std::optional<CachedRun> find(const std::string& key, bool& valid,
+                                const std::function<bool(const CachedRun&)>& holds = {}) const;
   /// Held while `key` is resolved, so that of many processes one does it; nullopt: after `limit`.
   std::optional<Fd> lock(const std::string& key, std::chrono::milliseconds limit) const;
   /// Does nothing if something in `seen` is younger than 2 s before `started_ns` (its next change
   /// may not change its stamp), or on a full disk. Result: whether the file is there.
   bool store(const std::string& key, const CachedRun& run, Seen seen,
              std::int64_t started_ns) const;
+  static bool is_young(std::int64_t time_ns, std::int64_t started_ns);
+  static std::optional<FileStamp> stamp_of(const std::string& path);
 
   /// Whether the last run of this command line within a day had nothing to gain.
   bool is_plain(const std::string& key, const std::string& program) const;
@@ -65,7 +72,8 @@ class RunCache {
   explicit RunCache(RunDirectory directory) : directory_(std::move(directory)) {}
   bool write(const std::string& name, std::string_view bytes) const;
   bool make_room() const;
-  bool is_valid(const std::string& key, const CachedRun& run, const Seen& seen) const;
+  bool is_valid(const std::string& key, const CachedRun& run, const Seen& seen,
+                const std::function<bool(const CachedRun&)>& holds) const;
   RunDirectory directory_;
 };
 

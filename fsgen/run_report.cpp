@@ -21,6 +21,30 @@ std::string milliseconds(std::uint64_t ns) {
   return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6);
 }
 
+std::string text_of_trees(const RunReport& report) {
+  std::string out;
+  for (const auto& [path, entries] : report.trees)
+    out += fmt::format("  tree            {:>12} names served at {}\n", with_commas(entries),
+                       escape_for_terminal(path));
+  if (report.trees.empty() || !report.daemon) return out;
+  const auto& daemon = *report.daemon;
+  out += fmt::format("  tree files      {:>12} read from their originals\n",
+                     with_commas(daemon.tree_files));
+  if (daemon.writes_refused > 0)
+    out += fmt::format(
+        "  refused         {:>12} writes (EROFS){}\n", with_commas(daemon.writes_refused),
+        daemon.first_refused.empty()
+            ? ", all to __pycache__: python3 -m compileall once saves each process compiling"
+            : "; first: " + escape_for_terminal(daemon.first_refused) +
+                  ". --tree-exclude DIR keeps a directory writable");
+  for (const auto& path : daemon.changed)
+    out += "  changed         tree changed during the run: " + escape_for_terminal(path) + "\n";
+  if (const auto shown = daemon.changed.size(); daemon.changed_files > shown)
+    out +=
+        fmt::format("  changed         and {} more\n", with_commas(daemon.changed_files - shown));
+  return out;
+}
+
 /// Without APP itself, which the first line is about.
 std::uint64_t processes_not_in_map(const RunReport& report) {
   const auto& counters = report.counters;
@@ -88,9 +112,10 @@ std::string to_text(const RunReport& report) {
     out += fmt::format("  unguided        {:>12} process{} of programs that are not in the map{}\n",
                        with_commas(others), others == 1 ? "" : "es",
                        report.learned ? "" : ": --learn --out MAP adds them");
-  if (report.requests)
+  if (const auto& daemon = report.daemon)
     out += fmt::format("  daemon          {:>12} requests answered, {} bytes read\n",
-                       with_commas(*report.requests), with_commas(report.bytes_read.value_or(0)));
+                       with_commas(daemon->requests), with_commas(daemon->bytes_read));
+  out += text_of_trees(report);
   out += fmt::format("  before the run  {:>12} to {}, {} to {} ({})\n",
                      milliseconds(report.resolve_ns),
                      report.cached ? "check the cached map" : "resolve",
@@ -151,8 +176,24 @@ nlohmann::json to_json(const RunReport& report) {
   for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));
   if (!report.guided) out["unguided_reason"] = report.unguided_reason;
   if (const auto start = report.start_ns()) out["start_ns"] = *start;
-  if (report.requests) out["requests"] = *report.requests;
-  if (report.bytes_read) out["bytes_read"] = *report.bytes_read;
+  auto& trees = out["trees"] = nlohmann::json::array();
+  for (const auto& [path, entries] : report.trees)
+    trees.push_back({{"path", to_json_text(path)}, {"entries", entries}});
+  auto& notes = out["tree_notes"] = nlohmann::json::array();
+  for (const auto& note : report.tree_notes) notes.push_back(to_json_text(note));
+  if (const auto& daemon = report.daemon) {
+    out["requests"] = daemon->requests;
+    out["bytes_read"] = daemon->bytes_read;
+    if (!report.trees.empty()) {
+      out["tree_files_read"] = daemon->tree_files;
+      out["writes_refused"] = daemon->writes_refused;
+      if (!daemon->first_refused.empty())
+        out["first_refused"] = to_json_text(daemon->first_refused);
+      out["changed_files"] = daemon->changed_files;
+      auto& changed = out["changed"] = nlohmann::json::array();
+      for (const auto& path : daemon->changed) changed.push_back(to_json_text(path));
+    }
+  }
   return out;
 }
 

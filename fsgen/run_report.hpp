@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/launch/app_process.hpp"
+#include "fsgen/app_mount.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/map/counters_format.hpp"
 
@@ -34,12 +35,13 @@ struct RunReport {
   Counters counters{};
   std::uint64_t resolve_ns = 0;
   std::uint64_t mount_ns = 0;
-  std::optional<std::uint64_t> requests;    ///< to the daemon, warm-up included
-  std::optional<std::uint64_t> bytes_read;  ///< by the kernel from the daemon
-  bool learned = false;                     ///< what this run opened goes into its map (--learn)
-  bool left_running = false;                ///< APP's children still use the mount
-  LearnedRun learned_run;                   ///< with the cache: what this run loaded and executed
-  std::vector<PluginSuspect> suspects;      ///< libraries that may miss their plugins in the view
+  std::vector<std::pair<std::string, std::uint64_t>> trees;  ///< served: path, number of entries
+  std::vector<std::string> tree_notes;                       ///< why others are not
+  std::optional<DaemonCounters> daemon;                      ///< warm-up included
+  bool learned = false;                 ///< what this run opened goes into its map (--learn)
+  bool left_running = false;            ///< APP's children still use the mount
+  LearnedRun learned_run;               ///< with the cache: what this run loaded and executed
+  std::vector<PluginSuspect> suspects;  ///< libraries that may miss their plugins in the view
 
   /// exec to "libraries ready"; nullopt when APP was not guided or ended before.
   std::optional<std::uint64_t> start_ns() const;

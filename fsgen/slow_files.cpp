@@ -88,15 +88,35 @@ SlowFiles::SlowFiles(std::vector<std::string> slow, std::vector<std::string> fas
   add(fast, false);
 }
 
+const FileSystemSpeed* SlowFiles::given(const std::string& path) const {
+  for (auto parent = path + "/"; !parent.empty();
+       parent.resize(parent.rfind('/', parent.size() - 2) + 1)) {
+    const auto found = by_given_.find(parent);
+    if (found != by_given_.end()) return &found->second;
+    if (parent == "/") break;
+  }
+  return nullptr;
+}
+
+const FileSystemSpeed& SlowFiles::speed_of_real(const std::string& path) {
+  if (const auto* speed = given(path)) return *speed;
+  if (!mount_points_) {
+    mount_points_.emplace();
+    for (auto& mount : list_mounts().value_or(std::vector<MountEntry>()))
+      mount_points_->push_back(std::move(mount.point));
+  }
+  std::string_view point = "/";
+  for (const std::string_view other : *mount_points_)
+    if (other.size() > point.size() && path.starts_with(other) &&
+        (path.size() == other.size() || path[other.size()] == '/'))
+      point = other;
+  return speed_of(std::string(point));
+}
+
 const FileSystemSpeed& SlowFiles::speed_of(const std::string& path) {
   auto& known = by_directory_[path];
   if (known) return *known;
-  for (auto parent = path + "/"; !parent.empty();
-       parent.resize(parent.rfind('/', parent.size() - 2) + 1)) {
-    const auto given = by_given_.find(parent);
-    if (given != by_given_.end()) return *(known = &given->second);
-    if (parent == "/") break;
-  }
+  if (const auto* speed = given(path)) return *(known = speed);
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0) st.st_dev = 0;
   const auto [at, is_new] = by_device_.try_emplace(st.st_dev);

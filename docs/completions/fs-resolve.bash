@@ -3,7 +3,7 @@
 _fs_resolve() {
   local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
   case ${COMP_WORDS[1]} in
-    build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --mpi --json --into --program --at --path --library-path --preload --root' ;;
+    build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --tree --tree-exclude --python --mpi --json --into --program --at --path --library-path --preload --root' ;;
     explain) ((COMP_CWORD < 2)) || words='-h --help --binds --json' ;;
     lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
     mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --trace --json' ;;

@@ -115,11 +115,6 @@ Result<MapContent> MapFile::read_all() const {
   return reader.read_all();
 }
 
-Result<std::string> MapFile::bytes() const {
-  auto reader = TRY(read());
-  return *reader.bytes();
-}
-
 Result<ContentHash> MapFile::hash() const {
   auto reader = TRY(read());
   return reader.id();

@@ -28,7 +28,6 @@ struct MapFile {
   Result<MapReader> read() const { return MapReader::open(content.get(), path); }
   Result<MapContent> read_all() const;
   Result<ContentHash> hash() const;
-  Result<std::string> bytes() const;
 };
 
 }  // namespace heddle

@@ -2,7 +2,11 @@
 #include "fuseovl/files/tree_files.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -90,6 +94,21 @@ tl::expected<Found, int> look_up(int directory, std::string_view name) {
   if (!status) return tl::unexpected(errno);
   out.status = *status;
   return out;
+}
+
+/// read_at() for FUSE. At each read(2) the kernel asks for the file's attributes, where they may
+/// not be cached (fs/fuse/file.c, fuse_cache_read_iter), but not for sendfile(2); and a whole chunk
+/// is one request only for readahead(2).
+tl::expected<std::size_t, int> read_from_fuse(int file, std::span<char> into, off_t offset) {
+  thread_local const Fd memory(::memfd_create("heddle-read", MFD_CLOEXEC));
+  (void)::readahead(file, offset, into.size());
+  std::size_t got = 0;
+  if (::lseek(memory.get(), 0, SEEK_SET) == 0)
+    for (ssize_t n = 1; n > 0 && got < into.size(); got += static_cast<std::size_t>(n))
+      n = std::max<ssize_t>(0, ::sendfile(memory.get(), file, &offset, into.size() - got));
+  if (got < into.size())
+    return read_at(file, into, offset - static_cast<off_t>(got), MayBlock::yes);
+  return read_at(memory.get(), into, 0, MayBlock::yes);
 }
 
 /// For root's daemon: the kernel grants by the map's values what the daemon reads with all rights.
@@ -326,8 +345,7 @@ tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node
     return open_->try_with(key, [&](OpenFile& file) -> tl::expected<std::size_t, int> {
       if (file.kept_from(begin).size() >= into.size()) return copy_kept(file, 0);
       const auto got = TRY(read_at(file.fd.get(), into, offset, MayBlock::no));
-      if (compare(file.fd.get(), tree, node, MayBlock::no) != Fit::same)
-        return tl::unexpected(EAGAIN);
+      TRY(compare(file.fd.get(), tree, node, MayBlock::no));
       counters_->bytes += got;
       return got;
     });
@@ -341,13 +359,19 @@ tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node
     }
     const auto from = (begin + done) / kChunk * kChunk;
     Bytes chunk(std::min<std::uint64_t>(kChunk, entry.size - from));
-    const auto got = read_at(file->fd.get(), {chunk.data.get(), chunk.size},
-                             static_cast<off_t>(from), MayBlock::yes);
-    const bool same = got && compare(file->fd.get(), tree, node, MayBlock::yes) == Fit::same;
-    if (!same || *got < chunk.size) {
+    const std::span bytes(chunk.data.get(), chunk.size);
+    const auto at = static_cast<off_t>(from);
+    const auto got = trees_[tree].is_fuse ? read_from_fuse(file->fd.get(), bytes, at)
+                                          : read_at(file->fd.get(), bytes, at, MayBlock::yes);
+    int code = got ? 0 : got.error();
+    if (got)
+      if (const auto same = compare(file->fd.get(), tree, node, MayBlock::yes); !same)
+        code = same.error();
+    if (code == 0 && *got < chunk.size) code = EBADMSG;
+    if (code != 0) {
       file->drop();
       file->fd.reset();
-      return tl::unexpected(got ? refuse(tree, node) : got.error());
+      return tl::unexpected(fail_with(code, tree, node));
     }
     counters_->bytes += *got;
     file->keep(from, std::move(chunk));
@@ -373,7 +397,7 @@ tl::expected<void, int> TreeFiles::open(OpenFile& file, std::size_t tree, TreeNo
   // A directory whose descriptor is kept may have been moved or removed.
   if (code != 0 && directories_->forget(tree)) code = attempt() == 0 ? 0 : errno;
   if (code == 0) return {};
-  return tl::unexpected(is_change(code) ? refuse(tree, node) : code == EAGAIN ? EIO : code);
+  return tl::unexpected(fail_with(code, tree, node));
 }
 
 tl::expected<Fd, int> TreeFiles::open_once(std::size_t tree, TreeNodeId id) {
@@ -384,27 +408,35 @@ tl::expected<Fd, int> TreeFiles::open_once(std::size_t tree, TreeNodeId id) {
   const auto link = "/proc/self/fd/" + std::to_string(found.handle.get());
   Fd file(::open(link.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file) return tl::unexpected(errno);
-  if (compare(file.get(), tree, id, MayBlock::yes) != Fit::same) return tl::unexpected(EBADMSG);
+  TRY(compare(file.get(), tree, id, MayBlock::yes));
   ++counters_->opened;
   return file;
 }
 
-TreeFiles::Fit TreeFiles::compare(int file, std::size_t tree, TreeNodeId id, MayBlock block) {
+/// EBADMSG: the file is not the map's, or not the one that was opened before; EAGAIN: unknown.
+tl::expected<void, int> TreeFiles::compare(int file, std::size_t tree, TreeNodeId id,
+                                           MayBlock block) {
   const TreeNode node = trees_[tree].index.node(id);
   auto& seen = seen_[tree][node.same_as];
   const bool strict = directories_->is_strict();
   for (const bool sync : {false, true}) {
-    if (sync && block == MayBlock::no) break;
+    if (sync && block == MayBlock::no) return tl::unexpected(EAGAIN);
     const auto now = status_of(file, sync);
+    if (!now && sync) return tl::unexpected(errno);
     if (!now || now->stx_size != node.size || nanoseconds(now->stx_mtime) != node.mtime_ns ||
         (strict && !has_rights_of(node, *now)))
       continue;
     auto before = kUnseen;
     const auto print = print_of(*now);
-    if (seen.compare_exchange_strong(before, print) || is_same_file(before, print))
-      return Fit::same;
+    if (seen.compare_exchange_strong(before, print) || is_same_file(before, print)) return {};
   }
-  return Fit::changed;
+  return tl::unexpected(EBADMSG);
+}
+
+/// The errno of a read, from that of opening or reading the original.
+int TreeFiles::fail_with(int code, std::size_t tree, TreeNodeId node) {
+  if (is_change(code)) return refuse(tree, node);
+  return code == EAGAIN ? EIO : code;
 }
 
 int TreeFiles::refuse(std::size_t tree, TreeNodeId node) {
@@ -427,10 +459,18 @@ std::size_t TreeFiles::changed(std::size_t most, std::vector<std::string>& paths
 void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds limit,
                      Origins& found) {
   const SharedArray<int> codes(trees.size());
+  const SharedArray<bool> are_fuse(trees.size());
+  const bool strict = is_systems_root();
   const auto open = [&](std::size_t i, WorkPlace& place) {
     Fd root(::open(trees[i].path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    codes[i] = root ? EMFILE : errno;  // an open descriptor may be lost on its way
-    if (root) place.give(std::move(root));
+    codes[i] = errno;
+    if (!root) return;
+    const auto status = status_of(root.get(), true);
+    const bool fits = !strict || (status && has_rights_of(trees[i].index.node(kTreeRoot), *status));
+    struct statfs system {};
+    are_fuse[i] = ::fstatfs(root.get(), &system) == 0 && system.f_type == FUSE_SUPER_MAGIC;
+    codes[i] = fits ? EMFILE : EBADMSG;  // an open descriptor may be lost on its way
+    if (fits) place.give(std::move(root));
   };
   auto results =
       work_on_files(trees.size(), {.limit = limit, .work = open, .path_of = [&](std::size_t i) {
@@ -439,11 +479,13 @@ void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds l
   const auto why = [&](int code) -> std::string {
     if (code == ENOENT) return "missing";
     if (code == ENOTDIR) return "no longer a directory";
+    if (code == EBADMSG) return "other owner or permissions";
     return Error::from_errno({}, "cannot open", code).message();
   };
   for (std::size_t i = 0; i < trees.size(); ++i) {
     const bool silent = results[i].state != WorkResult::State::done;
     if (!silent) trees[i].root = std::move(results[i].file);
+    trees[i].is_fuse = are_fuse[i];
     if (trees[i].root) continue;
     found.drifts.push_back(
         {0, trees[i].path, silent ? not_answered_for(limit) : why(codes[i]), silent});

@@ -25,6 +25,7 @@ struct ServedTree {
   TreeIndex index;
   /// O_PATH. It shows the original also when the mount covers it. Invalid: the tree is missing.
   Fd root;
+  bool is_fuse = false;  ///< of its file system
 };
 
 /// Opens the directories of `trees`. One that is missing, or whose file system has not answered for
@@ -80,11 +81,11 @@ class TreeFiles {
   };
   /// What was found at a file: 0, kChanged, or print_of() the file that was opened.
   using Seen = SharedArray<std::atomic<std::uint64_t>>;
-  enum class Fit : std::uint8_t { same, changed };
 
   tl::expected<void, int> open(OpenFile& file, std::size_t tree, TreeNodeId node);
   tl::expected<Fd, int> open_once(std::size_t tree, TreeNodeId node);
-  Fit compare(int file, std::size_t tree, TreeNodeId node, MayBlock block);
+  tl::expected<void, int> compare(int file, std::size_t tree, TreeNodeId node, MayBlock block);
+  int fail_with(int code, std::size_t tree, TreeNodeId node);
   int refuse(std::size_t tree, TreeNodeId node);
 
   std::vector<ServedTree> trees_;

@@ -53,7 +53,11 @@ Result<void> mount_fuse_device(int device, const std::string& mount_point, Write
   const std::string options =
       "fd=" + std::to_string(device) + ",rootmode=40000,user_id=" + std::to_string(::getuid()) +
       ",group_id=" + std::to_string(::getgid()) +
-      ",default_permissions,allow_other,max_read=" + std::to_string(kMaxRead);
+      ",default_permissions,max_read=" + std::to_string(kMaxRead) +
+      // With it, only processes in the mount's user namespace have access; without it all of its
+      // user's have (fs/fuse/dir.c, fuse_allow_current_process), as the ranks of a job that share
+      // the mount, each in a user namespace of its own.
+      (::getuid() == 0 ? ",allow_other" : "");
   const unsigned long read_only = writes == Writes::refused_by_kernel ? MS_RDONLY : 0;
   if (::mount(kMountSource, mount_point.c_str(), kMountType, read_only | MS_NOSUID | MS_NODEV,
               options.c_str()) != 0)

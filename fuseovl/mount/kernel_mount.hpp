@@ -26,8 +26,8 @@ enum class Writes : std::uint8_t {
 };
 
 /// Mounts `device` on the directory `mount_point` by mount(2): type fuse.heddle, nosuid, nodev,
-/// default_permissions, allow_other. EPERM: no right to mount in this namespace; EINVAL: the device
-/// was opened in another user namespace.
+/// default_permissions, for root allow_other. EPERM: no right to mount in this namespace; EINVAL:
+/// the device was opened in another user namespace.
 Result<void> mount_fuse_device(int device, const std::string& mount_point,
                                Writes writes = Writes::refused_by_kernel);
 

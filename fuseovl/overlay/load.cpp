@@ -84,15 +84,6 @@ Result<void> stage(OverlayContent& out, const StageOptions& options) {
   return out.files.stage(TRY(StageDirectory::open(options.directory)), options.budget);
 }
 
-/// Those of this process, but for its own group.
-std::vector<gid_t> supplementary_groups() {
-  std::vector<gid_t> out(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
-  out.resize(
-      static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(out.size()), out.data()))));
-  std::erase(out, ::getgid());
-  return out;
-}
-
 OwnFile own_file(std::string bytes, const timespec& made) {
   return {std::make_shared<const std::string>(std::move(bytes)), made};
 }
@@ -101,6 +92,14 @@ OwnFile own_file(std::string bytes, const timespec& made) {
 constexpr std::size_t kMostForTrees = 4096;
 
 }  // namespace
+
+std::vector<gid_t> supplementary_groups() {
+  std::vector<gid_t> out(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+  out.resize(
+      static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(out.size()), out.data()))));
+  std::erase(out, ::getgid());
+  return out;
+}
 
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
   auto map = TRY(options.map_fd >= 0 ? MapFile::of(options.map_fd, options.origin_timeout)
@@ -163,7 +162,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.facts.start_time = utc_text(out.made);
   out.files = ObjectFiles(std::move(origins), std::move(paths));
   out.trees = std::make_unique<TreeFiles>(std::move(trees), for_trees);
-  if (options.in_user_namespace) out.unmapped_groups = supplementary_groups();
+  out.unmapped_groups = options.unmapped_groups;
   out.origin_timeout = options.origin_timeout;
   out.files.on_change(options.on_change);
   if (!options.stage.directory.empty())

@@ -26,8 +26,13 @@ struct LoadOptions {
   OnChange on_change = OnChange::keep;
   StageOptions stage;
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
-  bool in_user_namespace = false;  ///< the mount is in one that maps only this user and his group
+  /// For a mount in a user namespace that maps only this user and his group: supplementary_groups()
+  /// outside of it.
+  std::vector<gid_t> unmapped_groups;
 };
+
+/// Those of this process, but for its own group.
+std::vector<gid_t> supplementary_groups();
 
 /// Checks and pins every file of a map, opens the directories of its trees, and makes its tree and
 /// index. `drifts` gets each file that differs, and each tree that is missing, also on failure.

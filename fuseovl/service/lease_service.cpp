@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --keep: one mount for the fs-gens that connect. Root's is in a mount namespace of the
-// service's own, and clients get copies; a user's is made by fusermount3 in the user's namespace.
-// The service unmounts when the last client has disconnected, be it by kill -9; a daemon whose
-// service was killed unmounts by itself.
+// fs-mount --keep: one mount for the fs-gens that connect. A private one is in a mount namespace of
+// its own, and clients get copies of it, each for its own namespace. Root's service is in that
+// namespace itself. A user's is below a user namespace, in which the service could not examine its
+// clients (is_trusted_peer()), so it stays outside, and a child enters for each copy. Else the
+// mount is made by fusermount3 in the user's namespace. The service unmounts when the last client
+// has disconnected, be it by kill -9; a daemon whose service was killed unmounts by itself.
 
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+
+#include <array>
 
 #include "base/backoff.hpp"
 #include "base/log.hpp"
@@ -25,6 +30,7 @@ namespace heddle {
 namespace {
 
 constexpr std::chrono::seconds kUnmountLimit{3};
+constexpr std::chrono::seconds kCopyLimit{10};
 // Of unmounting what fusermount3 mounted and a program's children still use: the kernel reports no
 // end of that.
 constexpr std::int64_t kFirstRetryMs = 5;
@@ -65,11 +71,17 @@ class LeaseService : public MountServer {
     settings_.mount_point = work_->directory.path() + "/m";
     if (::mkdir(settings_.mount_point.c_str(), 0755) != 0)
       return fail_errno(work_->directory.path(), "cannot make the mount point");
-    if (*settings_.keep == KeepKind::fusermount) return {};
+    if (*settings_.keep == KeepKind::fusermount || stays_outside()) return {};
     TRY(enter_private_namespace(NamespaceKind::mount));
     TRY(confine_service(clears_by_owner() ? 0 : std::uint64_t{1} << CAP_DAC_OVERRIDE));
     if (auto filtered = filter_service(); !filtered) warn(filtered.error());
     return {};
+  }
+
+  /// Whether the mount is in a user's namespaces, which its maker has entered alone.
+  bool stays_outside() const {
+    return *settings_.keep == KeepKind::privately &&
+           usable_namespace_kind() == NamespaceKind::user_and_mount;
   }
 
   /// Whether root without any capability can remove the directory.
@@ -99,12 +111,21 @@ class LeaseService : public MountServer {
     settings.map_id = id;
     settings.service_fd = service_.get();
     settings.cleanup = work_->directory.path();  // if the service is killed
-    return start_daemon(settings);
+    if (!stays_outside()) return start_daemon(settings);
+    settings.load.unmapped_groups = supplementary_groups();
+    TRY(enter_private_namespace(NamespaceKind::user_and_mount));
+    const Fd user = TRY(open_file("/proc/self/ns/user", O_RDONLY));
+    const Fd mounts = TRY(open_file("/proc/self/ns/mnt", O_RDONLY));
+    TRY(start_daemon(settings));
+    return send_packet(service_.get(), "+", std::array{user.get(), mounts.get()});
   }
   /// Less than the 120 s that clients wait.
   std::chrono::milliseconds longest_mount() const override { return std::chrono::seconds(115); }
   void made(const std::string& id, const Result<void>& done) override {
     service_.reset();
+    if (done && stays_outside())
+      if (auto entered = receive_packet(daemon_.get(), std::chrono::milliseconds(0)))
+        namespaces_ = std::move(entered->fds);
     if (!done) {
       daemon_.reset();
       // A child that is late or killed may have mounted.
@@ -118,7 +139,18 @@ class LeaseService : public MountServer {
   std::string mount_point(const std::string&) const override { return settings_.mount_point; }
   Result<Fd> copy(const std::string&) const override {
     if (*settings_.keep == KeepKind::fusermount) return Fd();
-    return copy_mount(settings_.mount_point);
+    if (!stays_outside()) return copy_mount(settings_.mount_point);
+    if (namespaces_.size() != 2) return fail("fs-mount", "its namespaces are lost");
+    const auto sockets = TRY(make_socket_pair());
+    const auto copied = run_in_child(kCopyLimit, {}, [&]() -> Result<void> {
+      if (::setns(namespaces_[0].get(), CLONE_NEWUSER) != 0 ||
+          ::setns(namespaces_[1].get(), CLONE_NEWNS) != 0)
+        return fail_errno("fs-mount", "cannot enter the mount's namespaces");
+      const Fd tree = TRY(copy_mount(settings_.mount_point));
+      return send_fd(sockets.other.get(), tree.get());
+    });
+    if (!copied) return fail(copied.error());
+    return receive_fd(sockets.one.get());
   }
 
   void add_to(std::vector<pollfd>& polled) const override {
@@ -155,6 +187,10 @@ class LeaseService : public MountServer {
 
   /// Unmounts, at once or at a later try.
   void release() {
+    if (stays_outside()) {  // the daemon unmounts
+      released_ = ::shutdown(daemon_.get(), SHUT_WR) == 0;
+      return;
+    }
     const auto how = *settings_.keep == KeepKind::privately ? Unmount::detach : Unmount::now;
     const auto done = unmount_fuse(settings_.mount_point, how, kUnmountLimit);
     released_ = done.has_value();
@@ -169,8 +205,9 @@ class LeaseService : public MountServer {
   std::string name_;  ///< of the socket in the run directory; empty: none
   std::optional<WorkDirectory> work_;
   Result<void> ready_;
-  Fd daemon_;   ///< hangs up when the daemon has ended
-  Fd service_;  ///< the daemon's end of that pair
+  Fd daemon_;                   ///< hangs up when the daemon has ended
+  Fd service_;                  ///< the daemon's end of that pair
+  std::vector<Fd> namespaces_;  ///< stays_outside(): user and mount namespace of the mount
   bool stands_ = false;
   std::string id_;  ///< of the map that is mounted
   bool released_ = false;

@@ -2,6 +2,7 @@
 #include "fuseovl/service/mount_daemon.hpp"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mount.h>
@@ -20,6 +21,7 @@
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
 #include "base/open_regular.hpp"
+#include "base/sandbox/privileges.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -38,7 +40,7 @@ Result<OverlayContent> load(const MountSettings& settings, const std::string& mo
   LoadOptions options = settings.load;
   options.mount_point = mount_point;
   // A user mounts a device in a user namespace of his own.
-  options.in_user_namespace = settings.fuse_fd >= 0 && ::geteuid() != 0;
+  if (settings.fuse_fd >= 0 && ::geteuid() != 0) options.unmapped_groups = supplementary_groups();
   std::error_code none;  // shown in the statistics: the daemon's directory is `/`
   if (const auto map = std::filesystem::absolute(options.map_path, none); !none)
     options.map_path = map.string();
@@ -143,7 +145,7 @@ Result<void> serve_mount(Overlay& overlay, Fd device, ServeOptions options) {
                     : ::open(options.cleanup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   (void)::flock(lock.get(), LOCK_SH | LOCK_NB);
   Fd unmounter;
-  if (mount_point && ::geteuid() != 0) {
+  if (mount_point && ::geteuid() != 0 && !has_capability(CAP_SYS_ADMIN)) {
     auto guard = delegate_unmounting(*mount_point);
     if (!guard) {
       (void)unmount_fuse(*mount_point, Unmount::detach);

@@ -12,7 +12,8 @@
 namespace heddle {
 
 enum class KeepKind : std::uint8_t {
-  privately,   ///< in a mount namespace of the service's own; clients get copies (root)
+  privately,   ///< in a mount namespace of its own, a user's below a user namespace; clients get
+               ///< copies
   fusermount,  ///< in the current namespace, by fusermount3 (any user)
 };
 

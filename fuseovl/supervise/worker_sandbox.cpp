@@ -30,7 +30,8 @@ void allow_serving(SeccompFilter& calls) {
                SCMP_SYS(tee), SCMP_SYS(pipe2)});
   calls.allow({SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(fstatfs),
                SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(close), SCMP_SYS(close_range)});
-  calls.allow({SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2)});
+  calls.allow({SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2), SCMP_SYS(sendfile),
+               SCMP_SYS(memfd_create)});
   calls.allow_if(SCMP_SYS(openat),
                  SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
 }

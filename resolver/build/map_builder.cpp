@@ -263,6 +263,9 @@ class MapBuilder {
   std::vector<ObjectId> take_closure(const Closure& closure) {
     std::vector<ObjectId> ids;
     ids.reserve(closure.objects.size());
+    std::vector<std::string> paths;
+    for (const auto& object : closure.objects) paths.push_back(object.path);
+    objects_.prepare(paths);
     for (const auto& object : closure.objects)
       ids.push_back(objects_.add(object.path, object.file));
     return ids;

@@ -11,8 +11,11 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <set>
 
 #include "base/open_regular.hpp"
+#include "base/task_pool.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_format.hpp"
 
@@ -21,17 +24,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::unordered_map<FileId, std::vector<std::string>> list_links(const std::string& directory) {
-  std::unordered_map<FileId, std::vector<std::string>> out;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  if (!dir) return out;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) continue;
-    struct stat st {};
-    if (::fstatat(::dirfd(dir.get()), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode))
-      out[file_id(st)].emplace_back(entry->d_name);
-  }
-  for (auto& [id, names] : out) std::ranges::sort(names);
+/// Open directories at a time.
+constexpr std::size_t kMostDirectories = 64;
+
+/// The names in a directory that are symbolic links, or may be.
+std::vector<std::string> link_names(DIR* directory) {
+  std::vector<std::string> out;
+  while (const dirent* entry = ::readdir(directory))
+    if (entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN) out.emplace_back(entry->d_name);
   return out;
 }
 
@@ -100,6 +100,56 @@ std::vector<std::string> ObjectTable::spellings(const std::string& path) const {
   return out;
 }
 
+/// Fills in links_.
+void ObjectTable::list_links(const std::vector<std::string>& directories) {
+  struct Link {
+    int directory;
+    Listing* listing;
+    std::string name;
+    std::optional<FileId> target{};
+  };
+  for (std::size_t first = 0; first < directories.size(); first += kMostDirectories) {
+    const auto count = std::min(kMostDirectories, directories.size() - first);
+    std::vector<std::unique_ptr<DIR, int (*)(DIR*)>> open;
+    for (std::size_t i = 0; i < count; ++i) open.emplace_back(nullptr, ::closedir);
+    std::vector<std::vector<std::string>> names(count);
+    for_each_at_once(count, [&](std::size_t i) {
+      open[i].reset(::opendir(directories[first + i].c_str()));
+      if (open[i]) names[i] = link_names(open[i].get());
+    });
+    std::vector<Link> links;
+    for (std::size_t i = 0; i < count; ++i) {
+      auto& listing = links_[directories[first + i]];
+      for (auto& name : names[i])
+        links.push_back({::dirfd(open[i].get()), &listing, std::move(name)});
+    }
+    for_each_at_once(links.size(), [&](std::size_t i) {
+      struct stat st {};
+      if (::fstatat(links[i].directory, links[i].name.c_str(), &st, 0) == 0 && S_ISREG(st.st_mode))
+        links[i].target = file_id(st);
+    });
+    for (auto& [directory, listing, name, target] : links)
+      if (target) insert_sorted((*listing)[*target], name);
+  }
+}
+
+void ObjectTable::prepare(const std::vector<std::string>& paths) {
+  std::vector<std::string> unknown;
+  for (const auto& path : paths)
+    if (!spelled_.contains(path)) unknown.push_back(path);
+  std::vector<std::vector<std::string>> found(unknown.size());
+  for_each_at_once(found.size(), [&](std::size_t i) { found[i] = spellings(unknown[i]); });
+  std::set<std::string> directories;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    for (const auto& spelling : found[i]) {
+      const auto directory = fs::path(spelling).parent_path().string();
+      if (aliases_ && !links_.contains(directory)) directories.insert(directory);
+    }
+    spelled_.emplace(std::move(unknown[i]), std::move(found[i]));
+  }
+  list_links({directories.begin(), directories.end()});
+}
+
 std::pair<ObjectId, bool> ObjectTable::place(const std::string& path, FileId id) {
   const auto [found, is_new] = by_id_.emplace(id, static_cast<ObjectId>(entries_.size()));
   if (is_new) entries_.emplace_back().object.path = fs::absolute(path).lexically_normal().string();
@@ -113,15 +163,15 @@ std::pair<ObjectId, bool> ObjectTable::place(const std::string& path, FileId id)
 }
 
 void ObjectTable::add_paths(Entry& entry, const std::string& path, FileId id) {
-  for (const auto& spelling : spellings(path)) {
+  if (!spelled_.contains(path)) prepare({path});
+  for (const auto& spelling : spelled_.at(path)) {
     insert_sorted(entry.paths, spelling);
     const fs::path full(spelling);
     insert_sorted(entry.file_names, full.filename().string());
     if (!aliases_) continue;
-    const auto [listed, is_new] = links_.try_emplace(full.parent_path().string());
-    if (is_new) listed->second = list_links(listed->first);
-    const auto links = listed->second.find(id);
-    if (links == listed->second.end()) continue;
+    const auto& listing = links_.at(full.parent_path().string());
+    const auto links = listing.find(id);
+    if (links == listing.end()) continue;
     for (const auto& link : links->second) {
       insert_sorted(entry.paths, (full.parent_path() / link).string());
       insert_sorted(entry.file_names, link);

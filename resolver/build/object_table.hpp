@@ -23,6 +23,8 @@ namespace heddle {
 class ObjectTable {
  public:
   explicit ObjectTable(bool aliases = true);
+  /// Asks the file system what add() of these needs, many requests at once.
+  void prepare(const std::vector<std::string>& paths);
   /// A known file keeps its first path.
   ObjectId add(const std::string& path, const FileFacts& file);
   /// As add(), for a data file, which is read.
@@ -47,12 +49,14 @@ class ObjectTable {
   std::pair<ObjectId, bool> place(const std::string& path, FileId id);
   void add_paths(Entry& entry, const std::string& path, FileId id);
   std::vector<std::string> spellings(const std::string& path) const;
+  void list_links(const std::vector<std::string>& directories);
 
   const bool aliases_;
   std::vector<Entry> entries_;
   std::unordered_map<FileId, ObjectId> by_id_;
-  std::unordered_map<std::string, Listing> links_;           ///< by directory
-  std::vector<std::pair<std::string, std::string>> merged_;  ///< ("/lib/", "/usr/lib/")
+  std::unordered_map<std::string, std::vector<std::string>> spelled_;  ///< by path
+  std::unordered_map<std::string, Listing> links_;                     ///< by directory
+  std::vector<std::pair<std::string, std::string>> merged_;            ///< ("/lib/", "/usr/lib/")
 };
 
 }  // namespace heddle

@@ -15,6 +15,7 @@
 #include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/open_regular.hpp"
+#include "base/task_pool.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 
 namespace heddle {
@@ -27,7 +28,9 @@ constexpr std::uint64_t kMemoryForImages = std::uint64_t{512} << 20;
 /// Jobs sent to a worker ahead: it never idles, and a crash repeats few.
 constexpr std::size_t kDepth = 8;
 /// Queued jobs whose file stays open; the others open it again.
-constexpr std::size_t kMostOpenJobs = 16;
+constexpr std::size_t kMostOpenJobs = 128;
+/// What is read of a file before its worker does: nearly all of most libraries.
+constexpr std::uint64_t kReadAhead = std::uint64_t{4} << 20;
 /// LIEF 0.9 leaks on some errors: a worker is replaced after so many jobs.
 constexpr std::size_t kJobsPerWorker = 2000;
 /// To read a file that changes meanwhile; a new hard link counts as a change.
@@ -149,21 +152,55 @@ std::optional<FileFacts> CachedFacts::look_up(const OpenedFile& file, FactsDetai
 
 Result<void> CachedFacts::start(const Key& key) {
   if (known_.contains(key)) return {};
-  OpenedFile file = TRY(open(key.first));
-  if (auto cached = look_up(file, key.second)) {
-    known_.emplace(key, std::move(*cached));
-    return {};
-  }
-  Job job{key, {}};
-  if (queue_.size() < kMostOpenJobs) job.file = std::move(file);
-  known_.emplace(key, std::nullopt);
-  queue_.push_back(std::move(job));
-  pump(Wait::none);
+  std::vector<Job> jobs(1);
+  jobs[0].key = key;
+  jobs[0].file = TRY(open(key.first));
+  enqueue(look_up_all(std::move(jobs)));
   return {};
 }
 
+/// Settles those that are cached; result: the others.
+std::vector<CachedFacts::Job> CachedFacts::look_up_all(std::vector<Job> jobs) {
+  std::erase_if(jobs, [&](Job& job) {
+    auto cached = look_up(*job.file, job.key.second);
+    if (cached) known_.emplace(job.key, std::move(*cached));
+    return cached.has_value();
+  });
+  return jobs;
+}
+
+void CachedFacts::enqueue(std::vector<Job> jobs) {
+  for (auto& job : jobs) {
+    if (queue_.size() >= kMostOpenJobs) job.file.reset();
+    known_.emplace(job.key, std::nullopt);
+    queue_.push_back(std::move(job));
+  }
+  pump(Wait::none);
+}
+
+/// Opens and reads many at once, which the few workers would do one by one.
 void CachedFacts::prefetch(const std::vector<std::string>& paths, FactsDetail detail) {
-  for (const auto& path : paths) static_cast<void>(start({path, detail}));  // facts() will say why
+  std::vector<Key> keys;
+  for (const auto& path : paths)
+    if (Key key(path, detail); !known_.contains(key)) keys.push_back(std::move(key));
+  std::ranges::sort(keys);
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  for (std::size_t first = 0; first < keys.size(); first += kMostOpenJobs) {
+    std::vector<Job> jobs(std::min(kMostOpenJobs, keys.size() - first));
+    for_each_at_once(jobs.size(), [&](std::size_t i) {
+      jobs[i].key = keys[first + i];
+      if (auto file = open(jobs[i].key.first)) jobs[i].file = std::move(*file);
+    });
+    std::erase_if(jobs, [](const Job& job) { return !job.file; });  // facts() will say why
+    jobs = look_up_all(std::move(jobs));
+    for_each_at_once(jobs.size(), [&](std::size_t i) {
+      const auto& file = *jobs[i].file;
+      (void)::readahead(file.fd.get(), 0, std::min(file.stamp.size, kReadAhead));
+    });
+    while (!queue_.empty() && queue_.size() + jobs.size() > kMostOpenJobs && !workers_.empty())
+      pump(Wait::for_answers);
+    enqueue(std::move(jobs));
+  }
 }
 
 Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail) {

@@ -128,6 +128,8 @@ class CachedFacts : public FactsSource {
   Result<OpenedFile> open(const std::string& path) const;
   std::optional<FileFacts> look_up(const OpenedFile& file, FactsDetail detail);
   Result<void> start(const Key& key);
+  std::vector<Job> look_up_all(std::vector<Job> jobs);
+  void enqueue(std::vector<Job> jobs);
 
   enum class Wait : std::uint8_t { none, for_answers };
   void pump(Wait wait);

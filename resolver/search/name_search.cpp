@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/elf_file.hpp"
 
@@ -210,37 +212,52 @@ Found NameSearch::find(const std::string& name, std::size_t requester) {
   return std::move(attempt.found);
 }
 
-std::string NameSearch::likely_path(const std::string& name, const std::vector<SearchList*>& lists,
-                                    SearchList* last) {
+std::string NameSearch::likely_path(const std::string& name, std::span<SearchDir* const> dirs) {
   const EntryName entry(name);
-  const auto in_list = [&](const SearchList& list) -> std::string {
-    for (auto* dir : list.dirs)
-      for (const auto i : dirs_.present(*dir))
-        if (world_.entry(dir->handles[i], entry) == World::Presence::present)
-          return dir->name + dirs_.capability(i) + name;
-    return {};
-  };
-  for (const auto* list : lists)
-    if (auto path = in_list(*list); !path.empty()) return path;
-  if (const auto path = cached(name); !path.empty()) return std::string(path);
-  return last == nullptr ? std::string() : in_list(*last);
+  for (auto* dir : dirs)
+    for (const auto i : dirs_.present(*dir))
+      if (world_.entry(dir->handles[i], entry) == World::Presence::present)
+        return dir->name + dirs_.capability(i) + name;
+  return {};
 }
 
-void NameSearch::prefetch(std::size_t requester) {
-  const auto& dependencies = maps_[requester].file.elf.dependencies;
-  if (dependencies.size() < 2) return;  // nothing to do in parallel
-  std::vector<std::string> paths;
-  std::vector<SearchList*> lists;
-  lists_before_cache(requester, lists);
-  auto* last = list_after_cache(requester);
-  for (const auto& dependency : dependencies) {
-    auto name = has_token(dependency.name) ? expand_tokens(dependency.name, tokens(requester))
-                                           : dependency.name;
-    if (name.empty() || maps_.is_known(name)) continue;
-    if (name.find('/') == name.npos) name = likely_path(name, lists, last);
-    if (!name.empty()) paths.push_back(std::move(name));
+void NameSearch::prefetch(const std::vector<std::size_t>& requesters) {
+  struct Wanted {
+    std::string name;
+    std::size_t requester;
+  };
+  std::vector<Wanted> wanted;
+  std::unordered_set<std::string> seen;
+  std::unordered_map<std::size_t, std::vector<SearchDir*>> dirs;  // before the cache, in order
+  std::vector<std::string> unlisted;
+  for (const auto requester : requesters) {
+    bool searches = false;
+    for (const auto& dependency : maps_[requester].file.elf.dependencies) {
+      auto name = has_token(dependency.name) ? expand_tokens(dependency.name, tokens(requester))
+                                             : dependency.name;
+      if (name.empty() || maps_.is_known(name) || !seen.insert(name).second) continue;
+      searches |= name.find('/') == name.npos;
+      wanted.push_back({std::move(name), requester});
+    }
+    if (!searches) continue;
+    std::vector<SearchList*> lists;
+    lists_before_cache(requester, lists);
+    for (const auto* list : lists)
+      for (auto* dir : list->dirs) {
+        dirs[requester].push_back(dir);
+        if (dir->handles.back() == SearchDir::kNoHandle) unlisted.push_back(dir->name);
+      }
   }
-  if (paths.size() > 1) world_.prefetch(paths);
+  world_.prefetch_directories(unlisted);
+  std::vector<std::string> paths;
+  for (auto& [name, requester] : wanted) {
+    auto path = name.find('/') == name.npos ? likely_path(name, dirs[requester]) : name;
+    if (path.empty()) path = cached(name);
+    if (const auto* last = list_after_cache(requester); path.empty() && last != nullptr)
+      path = likely_path(name, last->dirs);
+    if (!path.empty()) paths.push_back(std::move(path));
+  }
+  if (paths.size() > 1) world_.prefetch(paths);  // else nothing to do in parallel
 }
 
 void NameSearch::note(std::string_view path, FoundBy by, std::size_t searched_by,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ class NameSearch {
 
   /// `name`: tokens not expanded.
   Found find(const std::string& name, std::size_t requester);
-  /// Starts reading the files that the dependencies of `requester` most likely lead to.
-  void prefetch(std::size_t requester);
+  /// Starts reading the files that the dependencies of `requesters` most likely lead to, and lists
+  /// the directories they are in.
+  void prefetch(const std::vector<std::size_t>& requesters);
   TokenValues tokens(std::size_t map) const {
     return {maps_[map].origin, loader_.platform, loader_.lib};
   }
@@ -84,8 +86,8 @@ class NameSearch {
   void try_cache(Attempt& attempt);
   std::string_view cached(const std::string& name);
   void note(std::string_view path, FoundBy by, std::size_t searched_by, Probe::Outcome outcome);
-  std::string likely_path(const std::string& name, const std::vector<SearchList*>& lists,
-                          SearchList* last);
+  /// The first file `name` in `dirs`, whatever it is; empty: none.
+  std::string likely_path(const std::string& name, std::span<SearchDir* const> dirs);
 
   World& world_;
   const LoaderProfile& loader_;

@@ -15,6 +15,7 @@
 
 #include "base/elf_file.hpp"
 #include "base/open_regular.hpp"
+#include "base/task_pool.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
@@ -49,11 +50,19 @@ Result<OsWorld> OsWorld::below(FactsSource& source, const std::string& root) {
   return world;
 }
 
-Result<Fd> OsWorld::open(const std::string& path, int flags) {
+Result<Fd> OsWorld::open_unnoted(const std::string& path, int flags) const {
   const std::string& name = path.empty() ? std::string(".") : path;
   if (!root_) return open_file(name, flags);
-  opened_.insert(name);
   return open_in_root(root_.get(), name, flags, 0);
+}
+
+void OsWorld::note_opened(const std::string& path) {
+  if (root_) opened_.insert(path.empty() ? "." : path);
+}
+
+Result<Fd> OsWorld::open(const std::string& path, int flags) {
+  note_opened(path);
+  return open_unnoted(path, flags);
 }
 
 Result<Fd> OsWorld::open_regular(const std::string& path) {
@@ -71,55 +80,88 @@ Result<std::string> OsWorld::outside_path(const std::string& path) {
   return std::string(target.data(), static_cast<std::size_t>(length));
 }
 
-World::DirId OsWorld::add(std::string path, DirState state, NameIndex::ListingId listing,
-                          std::optional<FileStamp> stamp) {
+World::DirId OsWorld::add(const std::string& path, const ReadDirectory& read) {
+  auto listing = read.state.is_directory ? kUnlisted : kNothing;
+  if (read.is_listed) {
+    // One listing for all paths to a directory: /lib and /usr/lib are mostly the same.
+    const auto [known, is_new] = by_id_.try_emplace(read.stamp->id, kUnlisted);
+    if (is_new) {
+      known->second = static_cast<NameIndex::ListingId>(holds_.size());
+      holds_.push_back(0);
+      for (const auto& text : read.names) {
+        const EntryName name(text);
+        names_.add(known->second, name);
+        if (name.hash == wanted_hash_ && name.text == wanted_) holds_[known->second] = round_;
+      }
+    }
+    listing = known->second;
+  }
   const auto id = static_cast<DirId>(directories_.size());
   by_path_.emplace(path, id);
-  directories_.push_back({std::move(path), state, stamp});
+  directories_.push_back({path, read.state, read.stamp});
   listing_.push_back(listing);
   return id;
 }
 
-NameIndex::ListingId OsWorld::list(int fd) {
-  const auto id = static_cast<NameIndex::ListingId>(holds_.size());
-  holds_.push_back(0);
+namespace {
+
+/// False: incomplete, so that each name is to be probed.
+bool list_names(int fd, std::vector<std::string>& names) {
   alignas(RawEntry) thread_local std::array<char, 65536> buffer;
   for (;;) {
     const long got = ::syscall(SYS_getdents64, fd, buffer.data(), buffer.size());
-    if (got < 0) return kUnlisted;  // incomplete: each name is probed
-    if (got == 0) return id;
+    if (got <= 0) return got == 0;
     for (long at = 0; at < got;) {
       RawEntry entry;
       std::memcpy(&entry, buffer.data() + at, offsetof(RawEntry, name));
-      const EntryName name(buffer.data() + at + offsetof(RawEntry, name));
-      names_.add(id, name);
-      if (name.hash == wanted_hash_ && name.text == wanted_) holds_[id] = round_;
+      names.emplace_back(buffer.data() + at + offsetof(RawEntry, name));
       at += entry.length;
     }
   }
 }
 
-World::DirId OsWorld::directory(std::string_view path) {
-  const std::string key(path);
-  if (const auto known = by_path_.find(key); known != by_path_.end()) return known->second;
+}  // namespace
+
+OsWorld::ReadDirectory OsWorld::read_directory(const std::string& path) const {
   struct stat st {};
-  if (const auto fd = open(key, O_RDONLY | O_DIRECTORY); fd && ::fstat(fd->get(), &st) == 0) {
-    // One listing for all paths to a directory: /lib and /usr/lib are mostly the same.
-    const auto [known, is_new] = by_id_.try_emplace(file_id(st), kUnlisted);
-    if (is_new) known->second = list(fd->get());
-    return add(key, {}, known->second, file_stamp(st));
+  if (const auto fd = open_unnoted(path, O_RDONLY | O_DIRECTORY);
+      fd && ::fstat(fd->get(), &st) == 0) {
+    ReadDirectory out{{}, true, file_stamp(st)};
+    out.is_listed = list_names(fd->get(), out.names);
+    return out;
   }
   // Unreadable, or no directory: O_PATH tells which.
-  const auto bare = key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key;
-  const auto handle = open(bare, O_PATH);
+  const auto bare = path.ends_with('/') && path.size() > 1 ? path.substr(0, path.size() - 1) : path;
+  const auto handle = open_unnoted(bare, O_PATH);
   if (const int code = handle ? 0 : handle.error().code(); code != 0) {
     // A shortage of this process: its names are probed, which fails with an error.
     const bool shortage = code == EMFILE || code == ENFILE || code == ENOMEM;
-    return shortage ? add(key, {}, kUnlisted) : add(key, {code, false}, kNothing);
+    return shortage ? ReadDirectory{} : ReadDirectory{{code, false}};
   }
-  if (::fstat(handle->get(), &st) != 0) return add(key, {}, kUnlisted);
-  if (!S_ISDIR(st.st_mode)) return add(key, {0, false}, kNothing);
-  return add(key, {}, kUnlisted, file_stamp(st));
+  if (::fstat(handle->get(), &st) != 0) return {};
+  if (!S_ISDIR(st.st_mode)) return {{0, false}};
+  return {{}, false, file_stamp(st)};
+}
+
+World::DirId OsWorld::directory(std::string_view path) {
+  const std::string key(path);
+  if (const auto known = by_path_.find(key); known != by_path_.end()) return known->second;
+  note_opened(key);
+  return add(key, read_directory(key));
+}
+
+void OsWorld::prefetch_directories(const std::vector<std::string>& paths) {
+  std::vector<std::string> unknown;
+  for (const auto& path : paths)
+    if (!by_path_.contains(path)) unknown.push_back(path);
+  std::ranges::sort(unknown);
+  unknown.erase(std::unique(unknown.begin(), unknown.end()), unknown.end());
+  std::vector<ReadDirectory> read(unknown.size());
+  for_each_at_once(read.size(), [&](std::size_t i) { read[i] = read_directory(unknown[i]); });
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    note_opened(unknown[i]);
+    add(unknown[i], read[i]);
+  }
 }
 
 World::DirId OsWorld::subdirectory(DirId base, std::string_view relative) {

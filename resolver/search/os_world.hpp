@@ -100,6 +100,7 @@ class OsWorld final : public World {
   /// With the exported and undefined symbols.
   Result<FileFacts> facts_with_symbols(const std::string& path);
   void prefetch(const std::vector<std::string>& paths) override;
+  void prefetch_directories(const std::vector<std::string>& paths) override;
   Result<std::string> read(const std::string& path, Part part) override;
   using World::read;
   /// The loaded segments of an ELF file without pure code, which is nine tenths of an MPI library
@@ -126,10 +127,18 @@ class OsWorld final : public World {
   };
   /// The path outside the other root; for messages and comparisons only, since it may change.
   Result<std::string> outside_path(const std::string& path);
-  DirId add(std::string path, DirState state, NameIndex::ListingId listing,
-            std::optional<FileStamp> stamp = {});
-  /// Lists the open directory `fd`; kUnlisted when that fails.
-  NameIndex::ListingId list(int fd);
+  /// What a directory's path leads to, and its names, before they are indexed.
+  struct ReadDirectory {
+    DirState state;
+    bool is_listed = false;
+    std::optional<FileStamp> stamp{};
+    std::vector<std::string> names{};
+  };
+  /// Safe for concurrent use.
+  ReadDirectory read_directory(const std::string& path) const;
+  DirId add(const std::string& path, const ReadDirectory& read);
+  void note_opened(const std::string& path);
+  Result<Fd> open_unnoted(const std::string& path, int flags) const;
   void look_for(const EntryName& name);
   bool probe(DirId dir, const EntryName& name);
   void note(DirId dir, const EntryName& name);

@@ -55,6 +55,7 @@ class ProcessImage {
   struct Node {
     std::size_t map;
     bool done = false;
+    bool prefetched = false;
     std::size_t next = kNone;
   };
 
@@ -221,7 +222,7 @@ class ProcessImage {
       nodes_[run].done = true;
       auto node = run;
       const auto map = nodes_[run].map;
-      search_->prefetch(map);
+      prefetch_from(run);
       const auto dependencies = maps_[map].file.elf.dependencies;
       for (const auto& dependency : dependencies) {
         auto name = dependency.name;
@@ -242,6 +243,19 @@ class ProcessImage {
           run = nodes_[run].next;
         while (run != kNone && nodes_[run].done);
     }
+  }
+
+  /// The dependencies of all objects that are loaded and have not been reached: one level of the
+  /// graph, whose files are read at the same time.
+  void prefetch_from(std::size_t run) {
+    if (nodes_[run].prefetched) return;
+    std::vector<std::size_t> level;
+    for (auto node = run; node != kNone; node = nodes_[node].next) {
+      if (nodes_[node].prefetched) continue;
+      nodes_[node].prefetched = true;
+      level.push_back(nodes_[node].map);
+    }
+    search_->prefetch(level);
   }
 
   void place_interpreter() {

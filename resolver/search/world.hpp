@@ -50,6 +50,8 @@ class World {
   /// The file's facts, as FactsSource::facts gives them.
   virtual Result<FileFacts> facts(const std::string& path) = 0;
   virtual void prefetch(const std::vector<std::string>& paths) = 0;
+  /// Reads directories that directory() will be asked for, many at once.
+  virtual void prefetch_directories(const std::vector<std::string>& /*paths*/) {}
   /// The content of a small file (/etc/ld.so.cache, /etc/ld.so.preload, the loader itself), or at
   /// most an ELF header's length of any file: when facts() fails, the header decides whether ld.so
   /// skips the file or ends.

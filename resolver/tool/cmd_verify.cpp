@@ -105,11 +105,13 @@ class SearchComparison {
 
   void compare(const MapProgram& program, const Closure& closure) {
     std::map<std::string_view, ObjectId> by_name;
-    std::set<std::optional<FileId>> mapped;
-    for (const auto& library : program.libraries) {
+    std::vector<std::optional<FileId>> ids(program.libraries.size());
+    for_each_at_once(ids.size(), [&](std::size_t i) {
+      ids[i] = id_of(content_.objects[program.libraries[i].object].path);
+    });
+    const std::set<std::optional<FileId>> mapped(ids.begin(), ids.end());
+    for (const auto& library : program.libraries)
       by_name.emplace(library.requested_as, library.object);
-      mapped.insert(id_of(content_.objects[library.object].path));
-    }
     const auto program_name = escape_for_terminal(program.path);
     for (std::size_t i = 1; i < closure.objects.size(); ++i) {
       const LoadedObject& now = closure.objects[i];

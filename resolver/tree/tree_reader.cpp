@@ -50,6 +50,10 @@ std::uint64_t device_of(const struct statx& st) {
   return std::uint64_t{st.stx_dev_major} << 32 | st.stx_dev_minor;
 }
 
+Error changing(const std::string& path) {
+  return Error::with_code(EAGAIN, path, "changes while it is read");
+}
+
 /// Without name and target.
 void describe(const struct statx& st, TreeIndexWriter::Entry& entry) {
   entry.mode = st.stx_mode;
@@ -131,8 +135,9 @@ void TreeReader::open(const DirectoryPtr& directory) {
   const int code = *fd ? status_of(fd->get(), "", st) : errno;
   if (code != 0) {
     // Gone, or no longer a directory, since its parent was read.
-    const bool changed = !is_root && (code == ENOENT || code == ENOTDIR || code == ELOOP);
-    return fail_with(Error::from_errno(where, "cannot open", changed ? EAGAIN : code));
+    if (!is_root && (code == ENOENT || code == ENOTDIR || code == ELOOP))
+      return fail_with(changing(where));
+    return fail_with(Error::from_errno(where, "cannot open", code));
   }
   if (is_root) {
     device_ = device_of(st);
@@ -176,10 +181,12 @@ Result<void> TreeReader::list(Directory& directory) {
     make_hole(directory.entry);
     return {};
   }
+  if (!fd && errno == ENOENT) return fail(changing(where));  // it is removed
   if (!fd) return fail_errno(where, "cannot list");
   alignas(dirent64) thread_local std::array<char, 65536> buffer;
   for (;;) {
     const long got = ::syscall(SYS_getdents64, fd.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == ENOENT) return fail(changing(where));
     if (got < 0) return fail_errno(where, "cannot list");
     if (got == 0) break;
     for (long at = 0; at < got;) {
@@ -283,8 +290,7 @@ void TreeReader::finish(const DirectoryPtr& directory) {
   auto& own = directory->entry;
   if (directory->changed || nanoseconds(st.stx_mtime) != own.mtime_ns ||
       nanoseconds(st.stx_ctime) != own.ctime_ns) {
-    if (++directory->attempts == kMostAttempts)
-      return fail_with(Error::with_code(EAGAIN, where, "changes while it is read"));
+    if (++directory->attempts == kMostAttempts) return fail_with(changing(where));
     own.children.clear();
     directory->directories.clear();
     const auto name = std::move(own.name);

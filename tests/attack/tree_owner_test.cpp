@@ -102,6 +102,10 @@ TEST_F(TreeOwner, closed_files_and_directories_stay_closed) {
   EXPECT_EQ(read_uncached(served("a/f0")).error().code(), EIO);
   ASSERT_EQ(::chmod((dir_ / "tree/b").c_str(), 0700), 0);
   EXPECT_EQ(read_uncached(served("b/f0")).error().code(), EIO);
+  ASSERT_EQ(::chmod((dir_ / "tree").c_str(), 0700), 0);
+  fs::create_directory(dir_ / "second");
+  EXPECT_THAT(run({fs_mount(), dir_ / "map", dir_ / "second"}).err,
+              HasSubstr("/tree: other owner or permissions\n"));
 }
 
 TEST_F(TreeOwner, directory_that_is_exchanged_all_the_time_shows_no_other_file) {

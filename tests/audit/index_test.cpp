@@ -123,6 +123,23 @@ TEST_F(Index, a_direct_object_or_one_without_a_name_leads_to_its_origin) {
   EXPECT_EQ(target("liba.so.1"), "/o/liba.so.1.2");
 }
 
+TEST_F(Index, files_in_trees_are_matched_on_the_mount_of_the_index_only) {
+  constexpr std::uint64_t kMount = 77;
+  std::vector<std::optional<FileStamp>> in_trees = {stamp(107), std::nullopt, stamp(172), {}};
+  for (auto& each : in_trees)
+    if (each) each->id.dev = index_format::kThisMount;
+  const auto bytes = value_or_throw(make_index({map_, "/mnt", stamps_, direct_, files_, in_trees}));
+  for (const std::uint64_t mount : {kMount, kMount + 1}) {
+    audit::IndexView view;
+    ASSERT_TRUE(view.open(bytes.data(), bytes.size(), mount));
+    EXPECT_EQ(view.choose(kMount, 107, 107000000000), mount == kMount);
+    EXPECT_TRUE(view.choose(2049, 7, 7000000000));
+    const char* inside = view.target_of_file(kMount, 172, 172000000000);
+    EXPECT_STREQ(inside, mount == kMount ? "/mnt/liba.so.1" : nullptr);
+    EXPECT_STREQ(view.target_of_file(2049, 72, 72000000000), "/mnt/liba.so.1");
+  }
+}
+
 TEST_F(Index, files_are_matched_by_identity) {
   make();
   EXPECT_EQ(target_of_file(72), "/mnt/liba.so.1");

@@ -26,17 +26,28 @@ std::size_t count(const std::string& text, const std::string& word) {
   return out;
 }
 
-class Sharing : public UserWorldFixture, public ::testing::WithParamInterface<unsigned> {
+struct Users {
+  const char* name;
+  unsigned uid;
+  const char* option;  ///< of each fs-gen
+};
+
+class Sharing : public UserWorldFixture, public ::testing::WithParamInterface<Users> {
  protected:
   void SetUp() override {
-    if (GetParam() == 0) HEDDLE_NEEDS_OPEN_TREE();
+    if (!is_by_fusermount()) HEDDLE_NEEDS_OPEN_TREE();
     UserWorldFixture::SetUp();
     if (!world_) return;
-    where_.uid = GetParam();
+    where_.uid = GetParam().uid;
     const auto made = sh("$FS_GEN -q --out $OUT/map /usr/bin/git --version > /dev/null; echo $?");
     ASSERT_EQ(made.out, "0\n") << made.err;
   }
-  RunResult sh(const std::string& script) const { return world_->sh(where_, script); }
+  RunResult sh(const std::string& script) const {
+    return world_->sh(where_,
+                      "FS_MOUNT=$(dirname $FS_GEN)/fs-mount; export FS_MOUNT; FS_GEN=\"$FS_GEN " +
+                          std::string(GetParam().option) + "\"; " + script);
+  }
+  static bool is_by_fusermount() { return GetParam().uid != 0 && *GetParam().option == '\0'; }
 
   UserWorld::World where_;
 };
@@ -44,7 +55,7 @@ class Sharing : public UserWorldFixture, public ::testing::WithParamInterface<un
 // An fs-gen that uses the mount until $OUT/go exists; $OUT/daemon gets the daemon's pid.
 const std::string kHolder =
     "rm -f $OUT/go $OUT/up; $FS_GEN -q --map $OUT/map --json $OUT/first.json /bin/sh -c '"
-    "$(dirname $FS_GEN)/fs-mount --stats --json "
+    "$FS_MOUNT --stats --json "
     "${HEDDLE_INDEX%/.heddle/index} | grep supervisor_pid | tr -dc 0-9 > $OUT/daemon; echo > "
     "$OUT/up; while [ ! -e $OUT/go ]; do sleep 0.01; done; "
     "/usr/bin/git --version' & first=$!; while [ ! -e $OUT/up ]; do sleep 0.01; done; ";
@@ -121,9 +132,13 @@ TEST_P(Sharing, killed_and_stopped_members_affect_no_other) {
 TEST_P(Sharing, stale_map_is_refused_to_every_client) {
   const auto ours =
       sh("cp /usr/bin/git $OUT/app; $FS_GEN -q --out $OUT/own.map $OUT/app --version > /dev/null; "
-         "cp /usr/bin/env $OUT/app; way=$([ $(id -u) = 0 ] && echo private || echo fusermount); "
-         "for i in 1 2 3 4 5 6 7 8; do ($FS_GEN -q --via $way --map $OUT/own.map /bin/echo ran "
-         "2> $OUT/err.$i; echo status $?) & done; wait; cat $OUT/err.*");
+         "cp /usr/bin/env $OUT/app; "
+         "for i in 1 2 3 4 5 6 7 8; do ($FS_GEN -q " +
+         std::string(is_by_fusermount()    ? "--via fusermount"
+                     : GetParam().uid == 0 ? "--via private"
+                                           : "") +
+         " --map $OUT/own.map /bin/echo ran 2> $OUT/err.$i; echo status $?) & done; wait; cat "
+         "$OUT/err.*");
   EXPECT_EQ(count(ours.out, "status 3\n"), 8U) << ours.out;
   EXPECT_EQ(count(ours.out, "out/app: "), 8U) << ours.out;
 }
@@ -184,8 +199,10 @@ TEST_P(Sharing, repeated_runs_leak_no_descriptor_in_the_daemon) {
       << world_->out("before");
 }
 
-INSTANTIATE_TEST_SUITE_P(Users, Sharing, ::testing::Values(0U, 1500U),
-                         [](const auto& uid) { return uid.param == 0 ? "root" : "user"; });
+INSTANTIATE_TEST_SUITE_P(Users, Sharing,
+                         ::testing::Values(Users{"root", 0, ""}, Users{"user", 1500, ""},
+                                           Users{"private_user", 1500, "--via private"}),
+                         [](const auto& users) { return users.param.name; });
 
 }  // namespace
 }  // namespace heddle::test

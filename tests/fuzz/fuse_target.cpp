@@ -67,7 +67,8 @@ class ServedDirectory {
                                .mode = S_IFREG | 0644,
                                .size = object.stamp.size,
                                .mtime_ns = object.stamp.mtime_ns});
-    root.children.push_back({.name = "link", .mode = S_IFLNK | 0777, .target = "liba.so"});
+    root.children.push_back(
+        {.name = "link", .mode = S_IFLNK | 0777, .size = 7, .target = "liba.so"});
     root.children.push_back({.name = "hole", .mode = S_IFDIR | 0755, .hole = true});
     map.trees = {{dir_.path(), value_or_throw(TreeIndexWriter::encode(std::move(root)))}};
   }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // origin_fs SOURCE DIR: serves SOURCE at DIR like a network file system, uncached. Each read is
-// logged in SOURCE/.reads as a line `offset size path`, and each request for a name, attributes or
-// an open file in SOURCE/.requests as a line `operation path`. While SOURCE/.hang exists reads get
-// no answer; while .hang-all exists no request does.
+// logged in SOURCE/.reads as a line `offset size path`. While SOURCE/.hang exists reads get no
+// answer; while .hang-all exists no request does.
 
 #define FUSE_USE_VERSION 312
 #include <fcntl.h>
@@ -27,10 +26,6 @@ void append(const char* name, const std::string& text) {
   ::close(fd);
 }
 
-void log_request(const char* operation, const char* path) {
-  append("/.requests", std::string(operation) + " " + path + "\n");
-}
-
 void hold_while(std::initializer_list<const char*> names) {
   bool said = false;
   for (const char* name : names)
@@ -42,25 +37,15 @@ void hold_while(std::initializer_list<const char*> names) {
 
 int get_attributes(const char* path, struct stat* out, fuse_file_info*) {
   hold_while({"/.hang-all"});
-  log_request("getattr", path);
   return ::lstat((g_source + path).c_str(), out) == 0 ? 0 : -errno;
 }
 
 int open_origin(const char* path, fuse_file_info* info) {
   hold_while({"/.hang-all"});
-  log_request("open", path);
   const int fd = ::open((g_source + path).c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -errno;
   info->fh = static_cast<std::uint64_t>(fd);
   info->direct_io = 1;
-  return 0;
-}
-
-int read_link(const char* path, char* buffer, std::size_t size) {
-  log_request("readlink", path);
-  const ssize_t n = ::readlink((g_source + path).c_str(), buffer, size - 1);
-  if (n < 0) return -errno;
-  buffer[n] = '\0';
   return 0;
 }
 
@@ -79,7 +64,6 @@ int read_origin(const char* path, char* buffer, std::size_t size, off_t offset,
 
 int list_directory(const char* path, void* buffer, fuse_fill_dir_t fill, off_t, fuse_file_info*,
                    fuse_readdir_flags) {
-  log_request("readdir", path);
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(g_source + path, failed))
     fill(buffer, entry.path().filename().c_str(), nullptr, 0, fuse_fill_dir_flags{});
@@ -106,7 +90,6 @@ int main(int argc, char** argv) {
   operations.init = start;
   operations.getattr = get_attributes;
   operations.open = open_origin;
-  operations.readlink = read_link;
   operations.release = release_origin;
   operations.read = read_origin;
   operations.readdir = list_directory;

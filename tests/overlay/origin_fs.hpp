@@ -51,16 +51,6 @@ class OriginFs {
   }
   /// Ends the server: requests get ENOTCONN.
   void disconnect() const { ::umount2(directory_.c_str(), MNT_FORCE | MNT_DETACH); }
-  /// Lookups and requests for attributes, opens, lists and reads so far, by the path below the
-  /// directory.
-  std::map<std::string, std::uint64_t> requests() const {
-    std::map<std::string, std::uint64_t> out;
-    std::ifstream names(source_ + "/.requests"), reads(source_ + "/.reads");
-    std::string word, path;
-    while (names >> word && std::getline(names >> std::ws, path)) ++out[path];
-    while (reads >> word >> word && std::getline(reads >> std::ws, path)) ++out[path];
-    return out;
-  }
   /// Bytes read of each file, by its path below the directory.
   std::map<std::string, std::uint64_t> bytes_read() const {
     std::map<std::string, std::uint64_t> out;

@@ -30,9 +30,10 @@ class WorkerSandboxTest : public ::testing::Test {
 
   /// errno of `attempt` (0: it worked) in a process inside the sandbox.
   static int inside(const std::function<int()>& attempt,
-                    const std::vector<std::string>& reopened = {}) {
+                    const std::vector<std::string>& reopened = {},
+                    const std::vector<int>& trees = {}) {
     const pid_t supervisor = ::getpid();
-    WorkerSandbox sandbox(reopened);
+    WorkerSandbox sandbox(reopened, {}, kOriginTimeout, trees);
     const pid_t child = ::fork();
     if (child == 0) {
       if (!sandbox.enter(supervisor)) ::_exit(255);
@@ -88,6 +89,20 @@ TEST_F(WorkerSandboxTest, worker_opens_only_the_files_it_reopens) {
   EXPECT_EQ(open_inside("/etc/shadow", {served}), refused);
   EXPECT_EQ(open_inside("/etc/passwd", {}), refused);
   EXPECT_EQ(open_inside(other, {dir_ / "other"}), 0);
+}
+
+TEST_F(WorkerSandboxTest, worker_opens_files_below_a_tree_for_reading_only) {
+  const auto below = write("tree/deep/er/file"), beside = write("file");
+  const Fd tree(::open((dir_ / "tree").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const auto open_it = [&](const std::string& path, int flags) {
+    return inside([&] { return ::open(path.c_str(), flags, 0600); }, {}, {tree.get()});
+  };
+  const int refused = Landlock().works() ? EACCES : 0;
+  EXPECT_EQ(open_it(below, O_RDONLY), 0);
+  EXPECT_EQ(open_it(beside, O_RDONLY), refused);
+  EXPECT_EQ(open_it(dir_ / "tree", O_RDONLY | O_DIRECTORY), refused);
+  EXPECT_EQ(open_it(below, O_RDWR), EPERM);
+  EXPECT_EQ(open_it(below + ".new", O_RDONLY | O_CREAT), EPERM);
 }
 
 TEST_F(WorkerSandboxTest, worker_cannot_write) {

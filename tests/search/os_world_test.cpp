@@ -120,17 +120,16 @@ TEST(OsWorld, search_directories_are_listed_once_and_not_probed) {
   const TestDir dir;
   const auto farm = ElfFarm::build(dir / "farm", {.libraries = 60});
   const auto log = dir / "strace.log";
-  run_checked({"strace", "-o", log, "-s", "4096", "-e", "trace=file,getdents64", HEDDLE_SEARCH_TOOL,
-               farm.program});
+  run_checked({"strace", "-f", "-o", log, "-s", "4096", "-e", "trace=file,getdents64",
+               HEDDLE_SEARCH_TOOL, farm.program});
   const auto text = value_or_throw(read_file(log));
+  const auto directory = farm.directories[0].substr(0, farm.directories[0].rfind('/'));
   std::size_t failed = 0;
   std::size_t listed = 0;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find(farm.directories[0].substr(0, farm.directories[0].rfind('/'))) == line.npos)
-      continue;
-    failed += line.find(" = -1 ") != line.npos ? 1 : 0;
-    listed += line.find("O_DIRECTORY") != line.npos ? 1 : 0;
+  for (const auto& [pid, call] : strace_calls(text)) {
+    if (call.find(directory) == call.npos) continue;
+    failed += call.find(" = -1 ") != call.npos ? 1 : 0;
+    listed += call.find("O_DIRECTORY") != call.npos ? 1 : 0;
   }
   EXPECT_EQ(failed, 0U);
   EXPECT_EQ(listed, farm.directories.size());

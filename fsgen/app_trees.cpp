@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/app_trees.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "fsgen/guided_environment.hpp"
+#include "fsgen/slow_files.hpp"
+#include "resolver/map/tree_index.hpp"
+#include "resolver/tree/read_trees.hpp"
+
+namespace heddle {
+namespace {
+
+std::string current_directory() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
+}
+
+/// A detached copy of the mount that `path` is in, from there on.
+Result<Fd> copy_of(const std::string& path, bool recursive) {
+  // <linux/mount.h> cannot stand beside <sys/mount.h>: OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC,
+  // AT_RECURSIVE.
+  const unsigned flags = 1U | O_CLOEXEC | AT_SYMLINK_NOFOLLOW | (recursive ? 0x8000U : 0U);
+  Fd copy(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path.c_str(), flags)));
+  if (!copy) return fail_errno(path, "cannot copy the mount");
+  return copy;
+}
+
+Result<void> attach(const Fd& copy, const std::string& path) {
+  constexpr unsigned kFromEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
+  if (::syscall(SYS_move_mount, copy.get(), "", AT_FDCWD, path.c_str(), kFromEmptyPath) == 0)
+    return {};
+  return fail_errno(path, "cannot attach a mount");
+}
+
+Result<void> cover(const std::string& served, const TreePlace& tree) {
+  std::vector<std::pair<std::string, Fd>> originals;
+  for (const auto& hole : tree.holes) {
+    auto original = copy_of(tree.path + "/" + hole, true);
+    if (!original && original.error().code() == ENOENT) continue;  // removed meanwhile
+    if (!original) return fail(std::move(original.error()));
+    originals.emplace_back(tree.path + "/" + hole, std::move(*original));
+  }
+  const Fd copy = TRY(copy_of(served, false));
+  TRY(attach(copy, tree.path));
+  for (const auto& [path, original] : originals) TRY(attach(original, path));
+  return {};
+}
+
+}  // namespace
+
+AppTrees read_app_trees(const GenOptions& options, const std::vector<MapTree>* earlier) {
+  AppTrees out;
+  TreeRequest request;
+  const auto directory = current_directory();
+  request.never.push_back(directory);
+  if (options.python != "off") {
+    const auto environment = Environment().entries();
+    auto python = find_python_trees(options.command, environment, directory);
+    request.never.insert(request.never.end(), python.in_use.begin(), python.in_use.end());
+    if (options.python != "auto")
+      python = find_python_trees({options.python}, environment, directory);
+    if (options.python != "auto" && python.interpreter.empty())
+      out.notes.push_back("--python " + options.python + ": is no Python");
+    for (const auto& tree : python.trees) out.found.push_back(tree.path);
+    request.found = std::move(python.trees);
+  }
+  if (request.found.empty() && options.trees.empty()) return out;
+  // The mount is made below it.
+  const char* temporary = std::getenv("TMPDIR");
+  request.never.emplace_back(temporary && *temporary ? temporary : "/tmp");
+  request.named = options.trees;
+  request.exclude = options.tree_excludes;
+  request.earlier = earlier;
+  SlowFiles files(options.slow, options.fast);
+  request.is_slow = [&](const std::string& path) {
+    const auto& speed = files.speed_of_real(path);
+    if (!speed.slow && std::ranges::find(out.found, path) != out.found.end())
+      out.notes.push_back(path + ": no tree: fast: " + speed.why);
+    return speed.slow;
+  };
+  auto read = read_trees(request);
+  if (!read) {
+    const Error& error = read.error();
+    out.notes.push_back("no trees: " + error.message());
+    if (!options.trees.empty() && options.first_rank)
+      warn(Error("", error.message(), "continuing without trees", error.hint()));
+    return out;
+  }
+  out.trees = std::move(read->trees);
+  out.notes.insert(out.notes.end(), read->notes.begin(), read->notes.end());
+  return out;
+}
+
+std::vector<TreePlace> places_of(const std::vector<MapTree>& trees) {
+  std::vector<TreePlace> out;
+  for (const auto& tree : trees) {
+    auto& place = out.emplace_back();
+    place.path = tree.path;
+    const auto index = TreeIndex::of(tree.index);
+    if (!index) continue;  // the map's reader has checked it
+    place.entries = index->size();
+    for (TreeNodeId id = 0; id < index->size(); ++id)
+      if (index->node(id).hole) place.holes.push_back(index->path(id));
+  }
+  return out;
+}
+
+Result<void> cover_with_trees(const std::string& mount_point, const std::vector<TreePlace>& trees) {
+  for (std::size_t i = 0; i < trees.size(); ++i) {
+    const auto& tree = trees[i];
+    auto covered = mount_point.starts_with(tree.path + "/")
+                       ? Result<void>(fail(mount_point, "lies in the tree", "", "set TMPDIR"))
+                       : cover(fmt::format("{}/.t/{}", mount_point, i), tree);
+    if (!covered)
+      return fail(Error(tree.path, "cannot be served over its own path", covered.error().message(),
+                        covered.error().hint())
+                      .because(Cause::tree));
+  }
+  return {};
+}
+
+}  // namespace heddle

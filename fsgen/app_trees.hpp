@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Directory trees of the map, over their own paths in APP's mount namespace.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "fsgen/gen_options.hpp"
+#include "resolver/map/map_content.hpp"
+
+namespace heddle {
+
+/// The trees of one run.
+struct AppTrees {
+  std::vector<MapTree> trees;
+  std::vector<std::string> notes;  ///< why others were left out
+  std::vector<std::string> found;  ///< directories that were considered; a change may make a tree
+};
+
+/// Those that options.command imports from if it is Python, on slow file systems, and those of
+/// --tree. `earlier`, if not null, are an earlier run's, of which only what has changed is read
+/// again. A failure leaves all trees out, with a note; that of a --tree is also a warning.
+AppTrees read_app_trees(const GenOptions& options, const std::vector<MapTree>* earlier);
+
+/// Where a tree goes.
+struct TreePlace {
+  std::string path;
+  std::vector<std::string> holes;  ///< relative to it: the originals show through
+  std::uint64_t entries = 0;
+};
+std::vector<TreePlace> places_of(const std::vector<MapTree>& trees);
+
+/// In APP's process, in a mount namespace of its own where the map is mounted at `mount_point`:
+/// binds each tree over its own path, and the originals of its holes over theirs. Working
+/// directories stay what they are. Cause::tree: some tree cannot be put in its place.
+Result<void> cover_with_trees(const std::string& mount_point, const std::vector<TreePlace>& trees);
+
+}  // namespace heddle

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: MIT
+// Python programs on a slow file system, served as directory trees over their own paths: the same
+// output and the same __file__ of every module as natively, and no request twice.
+
+#include <unistd.h>
+
+#include <fstream>
+#include <future>
+#include <optional>
+
+#include "base/fd.hpp"
+#include "tests/fsgen/run_fixture.hpp"
+#include "tests/fsgen/user_world.hpp"
+#include "tests/support/slow_mount.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const std::string kPython = "/usr/bin/python3";
+constexpr const char* kFiles =
+    "import sys\n"
+    "for name, module in sorted(sys.modules.items()):\n"
+    "  print(name, getattr(module, '__file__', None), getattr(module, '__cached__', None))\n"
+    "print(sys.path, sys.prefix, sys.base_prefix, sys.executable)\n";
+
+void write(const std::string& path, const std::string& text) {
+  fs::create_directories(fs::path(path).parent_path());
+  std::ofstream(path) << text;
+}
+
+void compile_all(const std::string& directory) {
+  run_checked({kPython, "-m", "compileall", "-q", directory});
+}
+
+class Python : public FsGenFixture {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("mounting a slow file system needs root");
+    FsGenFixture::SetUp();
+    options_.env.insert(options_.env.end(),
+                        {"HEDDLE_SLOW", "HEDDLE_FAST", "PYTHONHOME", "PYTHONPATH",
+                         "HOME=" + dir_ / "home", "PYTHONDONTWRITEBYTECODE"});
+    options_.deadline = std::chrono::minutes(3);
+    options_.cwd = dir_ / "work";
+    for (const char* directory : {"slow", "work", "home"}) fs::create_directory(dir_ / directory);
+  }
+  /// From here on $DIR/slow is a slow file system.
+  SlowMount& slow_down() {
+    return slow_.emplace(dir_ / "slow", dir_ / "slow", dir_ / "counts", SlowOptions{50});
+  }
+  std::string slow(const std::string& name) const { return dir_ / ("slow/" + name); }
+  /// Runs `app` natively, and below fs-gen when its files are on a slow file system.
+  RunResult same_when_slow(const Words& app) {
+    const auto bare = run(app, options_);
+    EXPECT_EQ(bare.status, 0) << bare.err;
+    slow_down();
+    auto ours = run_guided(app);
+    EXPECT_EQ(ours.out, bare.out) << ours.err;
+    EXPECT_EQ(ours.err, bare.err);
+    EXPECT_EQ(ours.status, bare.status);
+    return ours;
+  }
+  std::vector<std::string> trees() const {
+    std::vector<std::string> out;
+    const auto all = report();
+    for (const auto& tree : all["trees"]) out.push_back(tree["path"]);
+    return out;
+  }
+  /// `count` packages of two modules, each in a directory of its own; the value for PYTHONPATH.
+  std::string make_packages(unsigned count) const {
+    std::string path, script;
+    for (unsigned i = 0; i < count; ++i) {
+      const auto name = "pkg" + std::to_string(i);
+      const auto entry = slow("packages/e" + std::to_string(i));
+      write(entry + "/" + name + "/__init__.py", "from . import mod\n");
+      write(entry + "/" + name + "/mod.py", "value = " + std::to_string(i) + "\n");
+      path += (path.empty() ? "" : ":") + entry;
+      script += "import " + name + "\n";
+    }
+    compile_all(slow("packages"));
+    write(dir_ / "work/run.py", script + kFiles);
+    return path;
+  }
+  /// Nothing that changed in the last two seconds is cached.
+  void grow_old() const {
+    const auto built = std::time(nullptr);
+    EXPECT_TRUE(
+        wait_until(std::chrono::seconds(20), [&] { return std::time(nullptr) > built + 3; }));
+  }
+
+  std::optional<SlowMount> slow_;
+};
+
+TEST_F(Python, packages_on_300_entries_are_the_same_and_asked_for_once) {
+  options_.env.push_back("PYTHONPATH=" + make_packages(300));
+  grow_old();
+  same_when_slow({kPython, dir_ / "work/run.py"});
+  EXPECT_THAT(trees(), ::testing::ElementsAre(dir_ / "slow"));
+  EXPECT_GE(report()["tree_files_read"].get<unsigned>(), 600U);
+  EXPECT_EQ(report()["writes_refused"], 0U);
+
+  // From the cached map: each file is looked up once to see that it is unchanged, which takes two
+  // requests here, where no attribute is kept; reading it takes LOOKUP, OPEN, GETATTR, READ,
+  // RELEASE.
+  slow_->reset();
+  const auto again = run_guided({kPython, dir_ / "work/run.py"});
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_TRUE(report()["cached"].get<bool>());
+  const auto counts = slow_->counts();
+  const auto [most, path] = SlowCounts::most(counts.files);
+  EXPECT_LE(most, 7U) << path << ": " << nlohmann::json(counts.files.at(path));
+  EXPECT_GE(counts.most_in_flight, 32U);
+}
+
+// A process's first read of a file or directory ends what the kernel knows of its access time
+// (fs/fuse/dir.c, fuse_invalidate_atime), so that the next stat asks the daemon once more.
+TEST_F(Python, later_processes_ask_neither_the_origin_nor_the_daemon) {
+  options_.env.push_back("PYTHONPATH=" + make_packages(50));
+  options_.env.push_back("FS_MOUNT=" + staged_program("fs-mount"));
+  auto& slow = slow_down();
+  const std::string names = "$FS_MOUNT --stats --json ${HEDDLE_INDEX%/.heddle/index} ";
+  const std::string python = kPython + " run.py > ";
+  auto ours = std::async(std::launch::async, [&] {
+    return run_guided({"/bin/sh", "-c",
+                       python + "first; " + python + "second; " + names + "> before; touch up; " +
+                           "while [ ! -e go ]; do sleep 0.01; done; " + python + "third; " + names +
+                           "> after; touch done; while [ ! -e end ]; do sleep 0.01; done"},
+                      {"--python", kPython, "--no-learn"});
+  });
+  const auto at = [&](const char* file) {
+    return wait_until(std::chrono::seconds(60), [&] { return fs::exists(dir_ / "work/" + file); });
+  };
+  EXPECT_TRUE(at("up"));
+  slow.reset();
+  write(dir_ / "work/go", "");
+  EXPECT_TRUE(at("done"));
+  EXPECT_EQ(slow.counts().total, 0U);
+  write(dir_ / "work/end", "");
+  EXPECT_EQ(ours.get().status, 0);
+  const auto text = [&](const char* file) {
+    return value_or_throw(read_file(dir_ / "work/" + file));
+  };
+  EXPECT_EQ(text("first"), text("second"));
+  EXPECT_EQ(text("first"), text("third"));
+  const auto before = nlohmann::json::parse(text("before"))["requests"];
+  const auto after = nlohmann::json::parse(text("after"))["requests"];
+  for (const char* kind : {"lookup", "open", "opendir", "readdir", "readdirplus"})
+    EXPECT_EQ(after[kind], before[kind]) << kind;
+  // The mount's own files are read too, at any time.
+  EXPECT_LE(after["getattr"].get<int>() - before["getattr"].get<int>(), 4);
+}
+
+TEST_F(Python, virtual_environments_of_every_kind_are_the_same) {
+  const auto library =
+      "lib/python" +
+      run({kPython, "-c", "import sys; print('%d.%d' % sys.version_info[:2], end='')"}).out;
+  const auto binary = fs::canonical(kPython).string();
+  const auto add_package = [&](const std::string& prefix) {
+    for (const char* directory : {"/site-packages", "/dist-packages"}) {  // Debian's own name
+      const auto packages = prefix + "/" + library + directory;
+      write(packages + "/thing/__init__.py", "from . import part\n");
+      write(packages + "/thing/part.py", "");
+      compile_all(packages);
+    }
+  };
+  const auto install = [&](const std::string& prefix) {  // as standalone builds of Python
+    fs::create_directories(prefix + "/bin");
+    fs::copy_file(binary, prefix + "/bin/python3");
+    run_checked({"/bin/cp", "-a", "/usr/" + library, prefix + "/lib.new"});
+    fs::create_directories(prefix + "/lib");
+    fs::rename(prefix + "/lib.new", prefix + "/" + library);
+  };
+  run_checked({kPython, "-m", "venv", "--without-pip", "--symlinks", slow("linked")});
+  run_checked({kPython, "-m", "venv", "--without-pip", "--copies", slow("copied")});
+  install(slow("uv/python/cpython"));
+  fs::create_directories(slow("uv/venv/bin"));
+  fs::create_symlink("../../python/cpython/bin/python3", slow("uv/venv/bin/python3"));
+  write(slow("uv/venv/pyvenv.cfg"), "home = " + slow("uv/python/cpython/bin") + "\n");
+  install(slow("conda"));
+  write(slow("conda/conda-meta/history"), "");
+  const Words kinds = {"linked", "copied", "uv/venv", "conda"};
+  std::vector<Words> apps;
+  for (const auto& kind : kinds) {
+    add_package(slow(kind));
+    apps.push_back(
+        {slow(kind + "/bin/python3"), "-c", std::string("import json, thing\n") + kFiles});
+  }
+  // An editable install, and a script whose #! is the environment's Python.
+  write(slow("source/edited.py"), "value = 1\n");
+  write(slow("linked/" + library + "/site-packages/edited.pth"), slow("source") + "\n");
+  apps.push_back({slow("linked/bin/python3"), "-c", std::string("import edited\n") + kFiles});
+  write(dir_ / "work/tool", "#!" + slow("copied/bin/python3") + "\nimport thing\n" + kFiles);
+  fs::permissions(dir_ / "work/tool", fs::perms(0755));
+  apps.push_back({dir_ / "work/tool"});
+
+  options_.env.emplace_back("PYTHONDONTWRITEBYTECODE=1");
+  std::vector<RunResult> bare;
+  for (const auto& app : apps) bare.push_back(run(app, options_));
+  slow_down();
+  for (std::size_t i = 0; i < apps.size(); ++i) {
+    SCOPED_TRACE(to_shell(apps[i]));
+    EXPECT_EQ(bare[i].status, 0) << bare[i].err;
+    const auto ours = run_guided(apps[i]);
+    EXPECT_EQ(ours.out, bare[i].out);
+    EXPECT_EQ(ours.err, bare[i].err);
+    EXPECT_FALSE(trees().empty()) << report().dump(1);
+    EXPECT_TRUE(report()["guided"].get<bool>()) << report().dump(1);
+  }
+}
+
+TEST_F(Python, tools_that_install_work_elsewhere_and_are_refused_in_a_tree) {
+  run_checked({kPython, "-m", "venv", slow("venv")});
+  const auto python = slow("venv/bin/python3");
+  run_checked(
+      {kPython, "-c",
+       "import zipfile, sys\n"
+       "w = zipfile.ZipFile(sys.argv[1], 'w')\n"
+       "w.writestr('thing.py', 'value = 3\\n')\n"
+       "d = 'thing-1.0.dist-info/'\n"
+       "w.writestr(d + 'METADATA', 'Metadata-Version: 2.1\\nName: thing\\nVersion: 1.0\\n')\n"
+       "w.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\n"
+       "Tag: py3-none-any\\n')\n"
+       "w.writestr(d + 'RECORD', 'thing.py,,\\n' + d + 'METADATA,,\\n' + d + 'WHEEL,,\\n' + d "
+       "+ 'RECORD,,\\n')\n",
+       dir_ / "work/thing-1.0-py3-none-any.whl"});
+  const Words list = {python, "-m", "pip", "--disable-pip-version-check", "list"};
+  const auto bare = run(list, options_);
+  slow_down();
+  const auto ours = run_guided(list);
+  EXPECT_EQ(ours.out, bare.out) << ours.err;
+  EXPECT_THAT(bare.out, HasSubstr("pip"));
+
+  const auto wheel = dir_ / "work/thing-1.0-py3-none-any.whl";
+  const Words pip = {python,    "-m",        "pip", "-q", "--disable-pip-version-check",
+                     "install", "--no-index"};
+  auto elsewhere = pip;
+  elsewhere.insert(elsewhere.end(), {"--target", dir_ / "work/target", wheel});
+  const auto installed = run_guided(elsewhere);
+  EXPECT_EQ(installed.status, 0) << installed.err;
+  EXPECT_TRUE(fs::exists(dir_ / "work/target/thing.py"));
+  const auto made = run_guided({python, "-m", "venv", "--without-pip", dir_ / "work/venv"});
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_TRUE(fs::exists(dir_ / "work/venv/pyvenv.cfg"));
+  const auto timed =
+      run_guided({python, "-X", "importtime", "-c", "import json; print(json.__file__)"});
+  EXPECT_EQ(timed.status, 0);
+  EXPECT_THAT(timed.err, HasSubstr("json.decoder"));
+
+  // The report names what cannot be written, and the option for it.
+  const auto file = slow(
+      "venv/"
+      "data.txt");
+  const auto refused = gen({"--json", dir_ / "report.json", python, "-c",
+                            "try: open('" + file + "', 'x')\nexcept OSError as e: print(e.errno)"});
+  EXPECT_EQ(refused.out, "30\n") << refused.err;
+  EXPECT_EQ(report()["writes_refused"], 1U);
+  EXPECT_EQ(report()["first_refused"], file);
+  EXPECT_THAT(refused.err, HasSubstr("1 writes (EROFS); first: " + file));
+  EXPECT_THAT(refused.err, HasSubstr("--tree-exclude DIR"));
+}
+
+TEST_F(Python, excluded_directory_is_the_original) {
+  write(slow("other"), "");  // a directory of nothing but trees would be one
+  write(slow("lib/thing.py"), "");
+  write(slow("lib/data/old"), "text");
+  options_.env.push_back("PYTHONPATH=" + slow("lib"));
+  options_.env.emplace_back("PYTHONDONTWRITEBYTECODE=1");
+  // Not on a slow file system, which is read-only here.
+  const auto ours = run_guided({kPython, "-c",
+                                "import thing; open('" + slow("lib/data/new") +
+                                    "', 'x').close()\n"
+                                    "print(thing.__file__, open('" +
+                                    slow("lib/data/old") + "').read())"},
+                               {"--slow", dir_ / "slow", "--tree-exclude", slow("lib/data")});
+  EXPECT_EQ(ours.out, slow("lib/thing.py") + " text\n") << ours.err;
+  EXPECT_TRUE(fs::exists(slow("lib/data/new")));
+  EXPECT_THAT(trees(), ::testing::Contains(slow("lib")));
+  EXPECT_EQ(report()["writes_refused"].get<unsigned>(), 0U);
+}
+
+TEST_F(Python, working_directory_stays_what_it_is) {
+  write(slow("other"), "");  // a directory of nothing but trees would be one
+  write(slow("lib/thing.py"), "");
+  write(slow("lib/here/file"), "text");
+  // Made where the working directory is another one.
+  const auto made = run_guided({"/bin/true"}, {"--out", dir_ / "map", "--tree", slow("lib")});
+  EXPECT_EQ(made.status, 0) << made.err;
+  options_.cwd = slow("lib/here");
+  const auto ours = run_guided({"/bin/sh", "-c",
+                                "pwd; cat file; touch new && cat $OLDPWD/" + slow("lib/thing.py") +
+                                    "; stat -f -c %T . " + slow("lib") + " | uniq | wc -l; rm new"},
+                               {"--map", dir_ / "map"});
+  EXPECT_EQ(ours.out, slow("lib/here") + "\ntext2\n") << ours.err;
+  // A tree with the working directory in it is none.
+  options_.env.push_back("PYTHONPATH=" + slow("lib"));
+  const auto none =
+      run_guided({kPython, "-c", "import thing; open('new', 'x')"}, {"--slow", dir_ / "slow"});
+  EXPECT_EQ(none.status, 0) << none.err;
+  EXPECT_TRUE(trees().empty());
+  EXPECT_THAT(report()["tree_notes"].dump(), HasSubstr(slow("lib")));
+}
+
+TEST_F(Python, changed_tree_is_read_again_and_a_change_during_the_run_is_reported) {
+  options_.env.push_back("PYTHONPATH=" + slow("lib"));
+  write(slow("lib/thing.py"), "value = 1\n");
+  write(slow("lib/later.py"), "value = 1\n");
+  grow_old();
+  const Words slow_option = {"--slow", dir_ / "slow"};
+  const Words app = {kPython, "-c",
+                     "import thing, os; print(thing.value, os.listdir('" + slow("lib") + "'))"};
+  options_.env.emplace_back("PYTHONDONTWRITEBYTECODE=1");
+  EXPECT_THAT(run_guided(app, slow_option).out, HasSubstr("1 ["));
+  EXPECT_FALSE(report()["cached"].get<bool>());
+  EXPECT_THAT(run_guided(app, slow_option).out, HasSubstr("1 ["));
+  EXPECT_TRUE(report()["cached"].get<bool>());
+  write(slow("lib/thing.py"), "value = 22\n");
+  write(slow("lib/more.py"), "");
+  const auto changed = run_guided(app, slow_option);
+  EXPECT_THAT(changed.out, HasSubstr("22 ["));
+  EXPECT_THAT(changed.out, HasSubstr("more.py"));
+  EXPECT_FALSE(report()["cached"].get<bool>());
+
+  const auto during =
+      gen({"--slow", dir_ / "slow", "--json", dir_ / "report.json", kPython, "-c",
+           "import thing, subprocess\n"
+           "subprocess.run(['nsenter', '-m', '-t', str(__import__('os').getppid()), "
+           "'sh', '-c', 'echo value = 333 > " +
+               slow("lib/later.py") +
+               "'])\n"
+               "try: open('" +
+               slow("lib/later.py") +
+               "').read()\n"
+               "except OSError as e: print(e.errno)"});
+  EXPECT_EQ(during.out, "5\n") << during.err;
+  EXPECT_THAT(during.err, HasSubstr("tree changed during the run: " + slow("lib/later.py")));
+  EXPECT_EQ(report()["changed_files"], 1U);
+}
+
+TEST_F(Python, without_a_private_mount_there_are_no_trees_and_one_line) {
+  write(slow("other"), "");  // a directory of nothing but trees would be one
+  write(slow("lib/thing.py"), "");
+  options_.env.push_back("PYTHONPATH=" + slow("lib"));
+  const auto explained = gen({"--slow", dir_ / "slow", "--explain", kPython, "-c", "pass"});
+  EXPECT_THAT(explained.out, HasSubstr("tree: " + slow("lib") + ": 2 names\n"));
+  EXPECT_THAT(explained.out, HasSubstr("mount: yes, for the trees\n"));
+  const auto off =
+      gen({"--slow", dir_ / "slow", "--explain", "--python", "off", kPython, "-c", "pass"});
+  EXPECT_THAT(off.out, HasSubstr("mount: no"));
+  const auto made =
+      run_guided({kPython, "-c", "pass"}, {"--out", dir_ / "map", "--tree", slow("lib")});
+  EXPECT_EQ(made.status, 0) << made.err;
+  const auto direct = run_guided({kPython, "-c", "import thing; print(thing.__file__)"},
+                                 {"--map", dir_ / "map", "--via", "direct"});
+  EXPECT_EQ(direct.out, slow("lib/thing.py") + "\n");
+  EXPECT_EQ(std::ranges::count(direct.err, '\n'), 1) << direct.err;
+  EXPECT_THAT(direct.err, HasSubstr("continuing without directory trees"));
+}
+
+TEST_F(Python, refused_tree_does_not_stop_the_run) {
+  write(slow("lib/thing.py"), "");
+  const auto ours = run_guided({"/bin/echo", "ran"}, {"--tree", "/usr"});
+  EXPECT_EQ(ours.out, "ran\n");
+  EXPECT_EQ(ours.status, 0);
+  EXPECT_THAT(ours.err, HasSubstr("continuing without trees"));
+}
+
+TEST_F(Python, real_packages_are_the_same) {
+  for (const std::string module :
+       {"numpy", "scipy.interpolate", "matplotlib.pyplot", "mpi4py.MPI", "torch"}) {
+    if (run({kPython, "-c", "import " + module}, options_).status != 0) continue;
+    SCOPED_TRACE(module);
+    const Words app = {kPython, "-c", "import " + module + "\n" + kFiles};
+    const auto bare = run(app, options_);
+    const auto ours = run_guided(app, {"--slow", "/usr/lib"});
+    EXPECT_EQ(ours.out, bare.out) << ours.err;
+    EXPECT_EQ(ours.status, 0);
+    EXPECT_THAT(trees(), ::testing::Contains("/usr/lib/python3"));
+  }
+}
+
+struct Who {
+  const char* name;
+  unsigned uid;
+};
+
+class PythonOfUsers : public UserWorldFixture, public ::testing::WithParamInterface<Who> {
+ protected:
+  RunResult sh(const std::string& script) const {
+    UserWorld::World world;
+    world.uid = GetParam().uid;
+    return world_->sh(world, script);
+  }
+};
+
+const std::string kImport = " /usr/bin/python3 -c 'import json, sys; print(json.__file__)' ";
+
+TEST_P(PythonOfUsers, sixty_four_processes_share_one_mount) {
+  const auto ours =
+      sh("cd $OUT; FS_GEN=\"$FS_GEN --python /usr/bin/python3\"; $FS_GEN -q /bin/sh -c :; "
+         "for i in $(seq 64); do OMPI_COMM_WORLD_RANK=$i $FS_GEN --json $OUT/%r.json /bin/sh -c "
+         "\"/usr/bin/python3 -c 'import json, csv; print(json.__file__)'; touch $OUT/up.$i; "
+         "while [ ! -e $OUT/go ]; do sleep 0.05; done\" & done; "
+         "while [ $(ls $OUT | grep -c '^up') -lt 64 ]; do sleep 0.05; done; touch $OUT/go; wait");
+  EXPECT_EQ(ours.err, "");
+  unsigned starters = 0;
+  for (int i = 1; i <= 64; ++i)
+    starters += !world_->report(std::to_string(i) + ".json")["shared"].get<bool>();
+  EXPECT_EQ(starters, 1U);
+}
+
+TEST_P(PythonOfUsers, killed_fs_gen_leaves_nothing) {
+  const auto ours =
+      sh("cd $OUT; $FS_GEN -q /usr/bin/python3 -c 'import time, json; open(\"up\", \"x\"); "
+         "time.sleep(600)' & while [ ! -e up ]; do sleep 0.01; done; kill -9 $!; wait; echo gone");
+  EXPECT_THAT(ours.out, HasSubstr("gone"));
+}
+
+TEST_P(PythonOfUsers, what_is_left_out_of_a_tree_is_the_original) {
+  const auto ours = sh(
+      "mkdir -p $OUT/lib/data $OUT/lib/closed && cd $OUT/lib && touch thing.py && mkfifo pipe && "
+      "chmod 000 closed && cd / && $FS_GEN -q --json $OUT/r.json --tree $OUT/lib --tree-exclude "
+      "$OUT/lib/data /bin/sh -c 'cd $OUT/lib; echo data > data/new; cat data/new; "
+      "(echo piped > pipe &); cat pipe; ls closed 2>&1 | grep -o denied; "
+      "touch new 2>&1 | grep -o Read-only'; ls $OUT/lib/data");
+  EXPECT_EQ(ours.out, GetParam().uid == 0 ? "data\npiped\nRead-only\nnew\n"
+                                          : "data\npiped\ndenied\nRead-only\nnew\n")
+      << ours.err;
+  EXPECT_EQ(world_->report("r.json")["first_refused"], world_->dir() / "out/lib/new");
+  (void)sh("chmod 700 $OUT/lib/closed");
+}
+
+TEST_P(PythonOfUsers, tree_that_cannot_be_placed_does_not_stop_the_run) {
+  UserWorld::World world;
+  world.uid = GetParam().uid;
+  world.forbidden = {"open_tree"};  // as before Linux 5.2
+  const auto ours = world_->sh(world, "cd $OUT; $FS_GEN -q --json $OUT/r.json" + kImport);
+  EXPECT_EQ(ours.out, "/usr/lib/python3.11/json/__init__.py\n") << ours.err;
+  EXPECT_THAT(ours.err, HasSubstr("continuing without directory trees"));
+  EXPECT_TRUE(world_->report("r.json")["trees"].empty());
+  EXPECT_EQ(world_->report("r.json")["via"],
+            GetParam().uid == 0 ? "mount namespace" : "user namespace");
+}
+
+TEST_P(PythonOfUsers, run_is_the_same_and_has_trees) {
+  const auto ours = sh("cd $OUT; $FS_GEN -q --json $OUT/r.json" + kImport);
+  EXPECT_EQ(ours.out, "/usr/lib/python3.11/json/__init__.py\n") << ours.err;
+  EXPECT_EQ(ours.err, "");
+  EXPECT_FALSE(world_->report("r.json")["trees"].empty()) << world_->out("r.json");
+}
+
+INSTANTIATE_TEST_SUITE_P(Users, PythonOfUsers, ::testing::Values(Who{"root", 0}, Who{"user", 1500}),
+                         [](const auto& who) { return who.param.name; });
+
+}  // namespace
+}  // namespace heddle::test
