@@ -78,6 +78,7 @@ const std::vector<Rule>& rules() {
         "record/trace", "ship/registry"}},
       {"ship/registry", {"base"}},
       {"ship/bundle", {"base"}},
+      {"ship", {"base", "ship/bundle"}},
       // compat-check becomes the gRPC client by exec.
       {"compat/server",
        {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "compat"}},

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+#include "ship/receive_bundle.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/open_regular.hpp"
+#include "base/run_directory.hpp"
+#include "base/temp_dir.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
+#include "ship/bundle/bundle_file.hpp"
+
+namespace heddle::ship {
+namespace {
+
+using State = Answer::State;
+
+std::string directory_prefix() { return fmt::format("heddle-job-{}-", ::geteuid()); }
+
+/// As Slurm names it, else the host's name.
+std::string node_name() {
+  if (const char* name = std::getenv("SLURMD_NODENAME"); name != nullptr && *name != '\0')
+    return name;
+  char name[256] = "";
+  (void)::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string step_id() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  const char* step = std::getenv("SLURM_STEP_ID");
+  return job != nullptr && step != nullptr ? fmt::format("{}.{}", job, step) : std::string();
+}
+
+/// 0: not a number.
+std::uint64_t to_number(std::string_view text) {
+  std::uint64_t out = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size() ? out : 0;
+}
+
+/// Removes directories of this user's jobs that have ended without an epilog. Job numbers ascend,
+/// so that a job with a higher one may be younger than the list of live jobs.
+void remove_old_directories(const ReceiveOptions& o) {
+  const auto own = to_number(o.job);
+  if (o.live.empty() || own == 0) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(o.to.c_str()), ::closedir);
+  if (!listing) return;
+  const auto prefix = directory_prefix();
+  while (const dirent* entry = ::readdir(listing.get())) {
+    const std::string name = entry->d_name;
+    if (!name.starts_with(prefix)) continue;
+    const auto job = name.substr(prefix.size());
+    if (to_number(job) == 0 || to_number(job) >= own || std::ranges::count(o.live, job) != 0)
+      continue;
+    // Another user's is not removed, since it is not empty or /tmp is sticky.
+    (void)remove_tree(o.to + "/" + name);
+  }
+}
+
+Result<void> check_space(int directory, const ReceiveOptions& o) {
+  struct statvfs there {};
+  if (::fstatvfs(directory, &there) != 0) return fail_errno(o.to, "cannot be used");
+  const auto left = std::uint64_t{there.f_bavail} * there.f_frsize;
+  if (left >= o.size) return {};
+  return fail(Error::with_code(ENOSPC, o.to, "no room for the bundle",
+                               fmt::format("{} bytes of {}", left, o.size)));
+}
+
+/// Whether the open file is the bundle: its size, and its index by the id. Its frames are checked
+/// when they are read (docs/formats/bundle.md).
+Result<void> check_bundle(int file, const std::string& name, const ReceiveOptions& o) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return fail_errno(name, "cannot be used");
+  if (!S_ISREG(status.st_mode)) return fail(name, "not a regular file");
+  if (static_cast<std::uint64_t>(status.st_size) != o.size)
+    return fail(name, "not whole", fmt::format("{} bytes of {}", status.st_size, o.size));
+  const auto footer = TRY(read_bundle_footer(file, name));
+  if (footer.id.hex() != o.id) return fail(name, "another bundle", footer.id.hex());
+  TRY(BundleFile::read(file, name, &footer.id));
+  return {};
+}
+
+Result<void> check_received(int directory, const std::string& name, const ReceiveOptions& o) {
+  const Fd file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file) return fail_errno(name, "has not arrived");
+  TRY(check_bundle(file.get(), name, o));
+  if (::fchmod(file.get(), 0400) != 0) return fail_errno(name, "cannot be used");
+  return {};
+}
+
+class Receiver {
+ public:
+  explicit Receiver(const ReceiveOptions& options) : o_(options), bundle_(options.id + ".bundle") {
+    answer_.node = node_name();
+    answer_.step = step_id();
+  }
+
+  int run() {
+    if (o_.shared) return finish(check_source(), "shared");
+    remove_old_directories(o_);
+    if (auto made = make_directory(); !made) return finish(made, "");
+    if (check_received(directory_.get(), bundle_, o_)) return finish({}, "copy");
+    link_source();
+    if (auto room = check_space(directory_.get(), o_); !room) return finish(room, "");
+    answer(State::ready);
+    if (!told_to_go()) return exit_done;
+    return finish(take(), "copy");
+  }
+
+ private:
+  Result<void> make_directory() {
+    const auto path = job_directory(o_.to, o_.job);
+    // Of the directory itself this is checked again by its descriptor, as others may add names to
+    // /tmp; above it only trusted users may rename.
+    const auto directory = TRY(RunDirectory::open_at(path));
+    TRY(check_trusted_directory(path));
+    directory_ = TRY(open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+    for (const auto& name : directory.names())
+      if (name.starts_with(o_.id + ".part")) directory.remove(name);
+    return {};
+  }
+
+  /// bundle_path() names a readable bundle from here on, whatever happens to this process.
+  void link_source() {
+    (void)::unlinkat(directory_.get(), bundle_.c_str(), 0);
+    if (::symlinkat(o_.source.c_str(), directory_.get(), bundle_.c_str()) == 0)
+      answer_.source = "shared";
+  }
+
+  Result<void> check_source() {
+    const Fd file = TRY(open_regular(o_.source));
+    return check_bundle(file.get(), o_.source, o_);
+  }
+
+  Result<void> take() {
+    TRY(check_received(directory_.get(), o_.part, o_));
+    if (::renameat(directory_.get(), o_.part.c_str(), directory_.get(), bundle_.c_str()) != 0)
+      return fail_errno(o_.part, "cannot be renamed");
+    return {};
+  }
+
+  static bool told_to_go() {
+    char first = 0;
+    ssize_t got = 0;
+    while ((got = ::read(STDIN_FILENO, &first, 1)) < 0 && errno == EINTR) {
+    }
+    return got == 1;
+  }
+
+  int finish(const Result<void>& done, const char* source) {
+    if (done) {
+      answer_.source = source;
+      answer(State::ok);
+      return exit_done;
+    }
+    if (directory_) (void)::unlinkat(directory_.get(), o_.part.c_str(), 0);
+    // Only now, so that nodes that receive it do not read the shared file system.
+    if (answer_.source == "shared" && !check_source()) {
+      (void)::unlinkat(directory_.get(), bundle_.c_str(), 0);
+      answer_.source = "none";
+    }
+    answer_.error = done.error().message();
+    answer(State::failed);
+    return exit_done;  // the answer says it; srun would report a status a second time
+  }
+
+  void answer(State state) {
+    answer_.state = state;
+    (void)write_all(STDOUT_FILENO, to_line(answer_), "stdout");
+  }
+
+  const ReceiveOptions& o_;
+  const std::string bundle_;
+  Answer answer_;
+  Fd directory_;
+};
+
+constexpr const char* kStates[] = {"ready", "ok", "failed"};
+
+}  // namespace
+
+std::string job_directory(const std::string& to, const std::string& job) {
+  return to + "/" + directory_prefix() + job;
+}
+
+std::string bundle_path(const std::string& directory, const std::string& id) {
+  return directory + "/" + id + ".bundle";
+}
+
+std::string to_line(const Answer& answer) {
+  const nlohmann::json out = {{"node", to_json_text(answer.node)},
+                              {"state", kStates[static_cast<int>(answer.state)]},
+                              {"step", to_json_text(answer.step)},
+                              {"source", answer.source},
+                              {"error", to_json_text(answer.error)}};
+  return out.dump() + "\n";
+}
+
+Result<Answer> parse_answer(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  const auto text = [&](const char* name) {
+    const auto at = json.find(name);
+    return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
+  };
+  if (!json.is_object() || text("node").empty()) return fail("answer", "not one", line);
+  const auto state = std::ranges::find(kStates, text("state"));
+  if (state == std::end(kStates)) return fail("answer", "not one", line);
+  return Answer{text("node"), static_cast<State>(state - kStates), text("step"), text("source"),
+                text("error")};
+}
+
+int receive_bundle(const ReceiveOptions& options) { return Receiver(options).run(); }
+
+}  // namespace heddle::ship

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT
+//
+// fs-ship on a real Slurm of four nodes (tests/ship/slurm_cluster). The engine of most cases is a
+// script around sbcast that does harm on the way.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file_stamp.hpp"
+#include "ship/bundle/bundle_writer.hpp"
+#include "tests/support/prelude.hpp"
+
+namespace heddle::test {
+namespace {
+
+using Json = nlohmann::json;
+
+/// `sh -c script` inside the cluster's or a node's namespaces, those of the process `init`.
+Strings enter(int init, const std::string& script) {
+  return {"nsenter", "-t", std::to_string(init), "-m", "-n", "-u", "-p", "sh", "-c", script};
+}
+
+void write_script(const std::string& path, const std::string& text) {
+  std::ofstream(path) << "#!/bin/bash\n" << text << "\n";
+  fs::permissions(path, fs::perms(0755));
+}
+
+/// A directory with a bundle of 12 MB, two blocks of sbcast's, which says nothing to a loader.
+class Bundle : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (staged_program("fs-ship").empty()) HEDDLE_SKIP("fs-ship is not installed in $HEDDLE_STAGE");
+    std::string bytes(12'000'000, '\0');
+    std::ifstream("/dev/urandom", std::ios::binary)
+        .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(dir_ / "content", std::ios::binary) << bytes;
+    struct stat status {};
+    ASSERT_EQ(::stat((dir_ / "content").c_str(), &status), 0);
+    BundleInput input;
+    input.files = {{dir_ / "content", file_stamp(status)}};
+    input.map = "fs-ship looks at no map";
+    input.objects = {0};
+    const auto made = value_or_throw(write_bundle(input, bundle()));
+    id_ = made.id.hex();
+    size_ = made.file_size;
+  }
+  std::string bundle() const { return dir_ / "app.bundle"; }
+
+  TestDir dir_;
+  std::string id_;
+  std::uint64_t size_ = 0;
+};
+
+class Ship : public Bundle {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("a Slurm of namespaces needs root");
+    for (const auto* program : {"slurmctld", "slurmd", "munged", "ip", "setpriv"})
+      if (run({"sh", "-c", "PATH=$PATH:/usr/sbin command -v "s + program}).status != 0)
+        HEDDLE_SKIP(program + " is not installed"s);
+    Bundle::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    fs::permissions(dir_.path(), fs::perms(01777));  // jobs of another user
+    start_cluster();
+  }
+  void TearDown() override { cluster_.reset(); }
+
+  void start_cluster() {
+    const auto source = std::string(std::getenv("HEDDLE_SOURCE"));
+    Strings environment;
+    for (char** each = environ; *each != nullptr; ++each)
+      if (!std::string(*each).starts_with("EPILOG=")) environment.emplace_back(*each);
+    if (!epilog_.empty()) environment.push_back("EPILOG=" + epilog_);
+    const auto log = value_or_throw(open_file(dir_ / "cluster.log", O_WRONLY | O_CREAT));
+    SpawnOptions options{{{log.get(), STDOUT_FILENO}, {log.get(), STDERR_FILENO}}};
+    options.environment = environment;
+    cluster_.emplace(value_or_throw(
+        spawn(source + "/tests/ship/slurm_cluster", {"slurm_cluster", dir_ / "c", "4"}, options)));
+    ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "c/ready"); }))
+        << value_or_throw(read_file(dir_ / "cluster.log"));
+    const auto own = std::to_string(cluster_->pid());
+    std::ifstream("/proc/" + own + "/task/" + own + "/children") >> init_;
+    ASSERT_GT(init_, 1);
+  }
+
+  std::string in_cluster() const {
+    return "unset TMPDIR; export SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() +
+           "; ";
+  }
+  RunResult sh(const std::string& script) const { return run(enter(init_, in_cluster() + script)); }
+  /// On the node, as the cluster's root.
+  RunResult on(int node, const std::string& script) const {
+    std::ifstream file(dir_ / ("c/pid.n" + std::to_string(node)));
+    std::string pid;
+    file >> pid;
+    return sh("nsenter -t " + pid + " -m -n -p sh -c '" + script + "'");
+  }
+
+  struct Shipped {
+    RunResult result;
+    Json report;
+    Json node(const std::string& name) const {
+      for (const auto& each : report.at("nodes"))
+        if (each.at("node") == name) return each;
+      return {};
+    }
+  };
+  /// fs-ship in an allocation of all nodes, as root or `user`.
+  Shipped ship(const std::string& options, unsigned user = 0) const {
+    const auto report = dir_ / "report.json";
+    fs::remove(report);
+    const auto as = user == 0 ? std::string()
+                              : "setpriv --clear-groups --regid " + std::to_string(user) +
+                                    " --reuid " + std::to_string(user) + " ";
+    Shipped out;
+    out.result = sh(as + "salloc -Q -N4 " + staged_program("fs-ship") + " --json " + report + " " +
+                    options + " " + bundle());
+    if (fs::exists(report)) out.report = Json::parse(value_or_throw(read_file(report)));
+    return out;
+  }
+  /// An engine: sbcast, with `before` and `after` it. $n is the number of the call.
+  std::string engine(const std::string& before, const std::string& after) const {
+    write_script(dir_ / "engine",
+                 "dir=" + dir_.path() + " step=$1 src=$2 dst=$3\necho call >>$dir/calls\n" +
+                     "n=$(wc -l <$dir/calls)\n" + before +
+                     "\nsbcast -f -j $step $src $dst\nstatus=$?\n" + after + "\nexit $status");
+    return "--via '" + (dir_ / "engine") + " {step} {src} {dst}'";
+  }
+  /// Files in the nodes' /tmp of fs-ship's.
+  std::string left() const {
+    std::string out;
+    for (int node = 1; node <= 4; ++node)
+      out += on(node, "ls -d /tmp/heddle-job-*/* 2>/dev/null").out;
+    return out;
+  }
+
+  std::string epilog_;
+  std::optional<Child> cluster_;
+  int init_ = -1;
+};
+
+TEST_F(Ship, sbcast_reads_the_source_once_and_each_node_checks_its_copy) {
+  // No node can see the source.
+  ASSERT_EQ(sh("mkdir own && mount -t tmpfs own own && mv app.bundle own && ln -s own/app.bundle "
+               "app.bundle")
+                .status,
+            0);
+  write_script(dir_ / "sbcast", "exec strace -f -o " + (dir_ / "trace") +
+                                    " -e trace=openat,read,mmap,pread64 -P " +
+                                    (dir_ / "own/app.bundle") + " /usr/bin/sbcast \"$@\"");
+  const auto shipped = ship("--via '" + (dir_ / "sbcast") + " -f -j {step} {src} {dst}'");
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.report.at("id"), id_);
+  for (int node = 1; node <= 4; ++node) {
+    const auto said = shipped.node("n" + std::to_string(node));
+    EXPECT_EQ(said.at("source"), "copy") << said;
+    EXPECT_EQ(said.at("tries"), 1);
+    const auto path = lines_of(shipped.result.out).at(0);
+    EXPECT_EQ(path, shipped.report.at("path"));
+    const auto there =
+        on(node, "stat -c \"%a %s\" " + path + " $(dirname " + path + "); sha256sum <" + path);
+    EXPECT_THAT(there.out, StartsWith("400 " + std::to_string(size_) + "\n700 "));
+    EXPECT_THAT(there.out, HasSubstr(run_checked(enter(init_, "sha256sum <" + bundle())).out));
+  }
+  std::uint64_t bytes = 0;
+  std::size_t opened = 0;
+  for (const auto& line : lines_of(value_or_throw(read_file(dir_ / "trace")))) {
+    if (line.find("openat(") != line.npos) ++opened;
+    if (line.find("mmap(") != line.npos) bytes += size_;
+    if (line.find("read(") != line.npos) bytes += std::stoull(line.substr(line.rfind('=') + 1));
+  }
+  EXPECT_EQ(opened, 1U);
+  EXPECT_EQ(bytes, size_);
+}
+
+TEST_F(Ship, by_default_by_sbcast_for_an_ordinary_user_and_once_a_job) {
+  const auto shipped = ship("", 65534);
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_THAT(shipped.result.err, HasSubstr("4 of 4 nodes have"));
+  // Again in one job, which costs no second copy; and of an older job nothing stays.
+  const auto twice =
+      sh("salloc -Q -N4 sh -c '" + staged_program("fs-ship") + " app.bundle; mv " + bundle() +
+         " moved.bundle; " + staged_program("fs-ship") + " -q --via \"false {dst}\" moved.bundle'");
+  EXPECT_EQ(twice.status, 0) << twice.err;
+  EXPECT_THAT(left(), HasSubstr("heddle-job-65534-"));  // another user's
+  const auto paths = lines_of(twice.out);
+  ASSERT_EQ(paths.size(), 2U);
+  EXPECT_EQ(paths[0], paths[1]);
+  fs::rename(dir_ / "moved.bundle", bundle());
+  const auto later = ship("");
+  EXPECT_EQ(later.result.status, 0) << later.result.err;
+  EXPECT_THAT(left(), Not(HasSubstr(paths[0])));
+  EXPECT_THAT(left(), HasSubstr(later.report.at("path").get<std::string>()));
+}
+
+TEST_F(Ship, a_full_disk_leaves_one_node_with_the_shared_file) {
+  on(3, "head -c 58M /dev/zero >/tmp/fill");
+  const auto shipped = ship("--min-nodes 3");
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_THAT(shipped.result.err, HasSubstr("n3: /tmp: no room for the bundle"));
+  EXPECT_EQ(shipped.node("n3").at("source"), "shared");
+  EXPECT_EQ(shipped.node("n3").at("tries"), 3);
+  for (const auto* node : {"n1", "n2", "n4"}) EXPECT_EQ(shipped.node(node).at("tries"), 1);
+  const auto path = shipped.report.at("path").get<std::string>();
+  EXPECT_EQ(on(3, "readlink " + path + "; cmp " + path + " " + bundle()).out, bundle() + "\n");
+  EXPECT_EQ(ship("").result.status, 1) << "all nodes are wanted by default";
+}
+
+TEST_F(Ship, a_bundle_flipped_or_cut_in_transit_is_sent_again) {
+  const auto at_end = std::to_string(size_ - 200);
+  const auto shipped = ship(engine(
+      "",
+      "[ $n -gt 1 ] || srun --overlap -w n2 -N1 -n1 sh -c \"printf '\\377\\376' | dd of=$dst bs=1 "
+      "seek=" +
+          at_end +
+          " conv=notrunc status=none\"\n"
+          "[ $n -gt 1 ] || srun --overlap -w n4 -N1 -n1 truncate -s 4000000 $dst"));
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.node("n1").at("tries"), 1);
+  EXPECT_EQ(shipped.node("n2").at("tries"), 2);
+  EXPECT_EQ(shipped.node("n4").at("tries"), 2);
+  EXPECT_THAT(left(), Not(HasSubstr(".part")));
+}
+
+TEST_F(Ship, a_bundle_always_flipped_is_never_used) {
+  const auto shipped = ship(
+      "--min-nodes 3 " +
+      engine("",
+             "srun --overlap -w n2 -N1 -n1 sh -c \"printf '\\377\\376' | dd of=$dst bs=1 seek=" +
+                 std::to_string(size_ - 200) + " conv=notrunc status=none\" 2>/dev/null"));
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.node("n2").at("source"), "shared");
+  EXPECT_THAT(shipped.result.err, HasSubstr("n2: " + id_ + ".part"));
+  EXPECT_THAT(left(), Not(HasSubstr(".part")));
+}
+
+TEST_F(Ship, a_killed_receiver_is_replaced) {
+  const auto shipped =
+      ship(engine("[ $n -gt 1 ] || srun --overlap -w n2 -N1 -n1 bash -c 'for p in /proc/[0-9]*; do "
+                  "tr \"\\0\" \" \" "
+                  "<$p/cmdline | grep -q -- \"--[r]eceive\" && kill -9 ${p#/proc/}; done; true'",
+                  ""));
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.node("n2").at("tries"), 2);
+  EXPECT_EQ(shipped.node("n1").at("tries"), 1);
+}
+
+TEST_F(Ship, a_node_that_dies_meanwhile_harms_no_other) {
+  const auto shipped = ship("--timeout 20 --min-nodes 3 " +
+                            engine("[ $n -gt 1 ] || kill -9 $(cat $dir/c/pid.n4)", ""));
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_THAT(shipped.result.err, HasSubstr("n4: does not answer: it has no bundle"));
+  for (const auto* node : {"n1", "n2", "n3"}) {
+    EXPECT_EQ(shipped.node(node).at("source"), "copy");
+    EXPECT_EQ(shipped.node(node).at("tries"), 2);
+  }
+}
+
+TEST_F(Ship, shared_only_checks) {
+  const auto shipped = ship("--via shared");
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.result.out, bundle() + "\n");
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(Ship, a_directory_of_another_user_is_not_used) {
+  on(2, "for i in 1 2 3 4; do mkdir /tmp/heddle-job-65534-$i; done");
+  on(3, "for i in 1 2 3 4; do ln -s /etc /tmp/heddle-job-65534-$i; done");
+  const auto shipped = ship("--min-nodes 2", 65534);
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.node("n2").at("source"), "none");
+  EXPECT_EQ(shipped.node("n3").at("source"), "none");
+  EXPECT_EQ(shipped.node("n4").at("source"), "copy");
+}
+
+/// The cluster runs the shipped epilog, or none.
+struct Cancelled : Ship {
+  /// Cancels a job that has shipped and runs, or one whose engine is at work.
+  void cancel(const std::string& script) {
+    write_script(dir_ / "job", script);
+    ASSERT_EQ(sh("sbatch -N4 -o job.out job").status, 0);
+    ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "running"); }))
+        << read_file(dir_ / "job.out").value_or("");
+    EXPECT_THAT(left(), HasSubstr(id_));
+    sh("scancel -s KILL -u root");
+    const auto cancelled = std::chrono::steady_clock::now();
+    EXPECT_TRUE(wait_until(10s, [&] { return sh("squeue -h").out.empty(); }));
+    EXPECT_TRUE(wait_until(10s, [&] { return processes().empty(); })) << processes();
+    EXPECT_LT(std::chrono::steady_clock::now() - cancelled, 10s);
+    EXPECT_EQ(sh("grep -h heddle /proc/[0-9]*/mountinfo | grep fuse").out, "");
+  }
+  /// Programs of ours in the cluster.
+  std::string processes() const {
+    return sh("readlink /proc/[0-9]*/exe | grep '^" + std::string(std::getenv("HEDDLE_STAGE")) +
+              "'")
+        .out;
+  }
+};
+
+struct CancelledWithEpilog : Cancelled {
+  void SetUp() override {
+    epilog_ = std::string(std::getenv("HEDDLE_STAGE")) + "/share/heddle/epilog-heddle.sh";
+    if (!fs::exists(epilog_)) HEDDLE_SKIP("the epilog is not installed in $HEDDLE_STAGE");
+    Cancelled::SetUp();
+  }
+};
+
+TEST_F(CancelledWithEpilog, job_leaves_no_file) {
+  cancel(staged_program("fs-ship") + " app.bundle && touch running && srun sleep 100");
+  EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
+}
+
+TEST_F(CancelledWithEpilog, transfer_leaves_no_file) {
+  cancel(staged_program("fs-ship") + " " + engine("", "touch $dir/running; sleep 100") +
+         " app.bundle");
+  EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
+}
+
+TEST_F(Cancelled, transfer_s_directory_is_removed_by_the_next_start) {
+  cancel(staged_program("fs-ship") + " " + engine("", "touch $dir/running; sleep 100") +
+         " app.bundle");
+  const auto before = left();
+  EXPECT_THAT(before, HasSubstr("heddle-job-0-1/"));
+  EXPECT_EQ(ship("").result.status, 0);
+  EXPECT_THAT(left(), AllOf(Not(HasSubstr("heddle-job-0-1/")), HasSubstr("heddle-job-0-2/")));
+}
+
+TEST_F(Bundle, is_copied_by_any_command_without_slurm) {
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const auto ship = [&](const Strings& more) {
+    return run(Strings{staged_program("fs-ship"), "--launch", "env --", "--nodes", host, "--job",
+                       "a-7", "--to", dir_.path()} +
+                   more + Strings{bundle()},
+               {.env = {"SLURM_JOB_ID"}});
+  };
+  const auto directory = dir_ / ("heddle-job-" + std::to_string(::geteuid()) + "-a-7");
+  const auto copied = ship({"--via", "cp {src} {dst}"});
+  EXPECT_EQ(copied.status, 0) << copied.err;
+  EXPECT_EQ(copied.out, directory + "/" + id_ + ".bundle\n");
+  EXPECT_EQ(run({"cmp", bundle(), directory + "/" + id_ + ".bundle"}).status, 0);
+  fs::remove_all(directory);
+  // A link in the place of the copy is not followed, and the command's status says nothing.
+  const auto linked = ship({"--via", "ln -s {src} {dst}"});
+  EXPECT_EQ(linked.status, 1);
+  EXPECT_THAT(linked.err, HasSubstr("Too many levels of symbolic links"));
+  EXPECT_EQ(ship({"--via", "sbcast"}).status, 2);
+  EXPECT_EQ(ship({"--via", "false {dst}", "--min-nodes", "0"}).status, 1);
+}
+
+TEST_F(Ship, damaged_bundles_and_wrong_words_are_refused) {
+  const auto refused = [&](const std::string& words) {
+    return sh("salloc -Q -N4 " + staged_program("fs-ship") + " " + words);
+  };
+  EXPECT_EQ(refused("none.bundle").status, 3);
+  sh("head -c 5000000 app.bundle >cut.bundle");
+  EXPECT_EQ(refused("cut.bundle").status, 3);
+  EXPECT_EQ(refused("--via tar app.bundle").status, 2);
+  EXPECT_EQ(refused("--to tmp app.bundle").status, 2);
+  EXPECT_EQ(refused("--job ../x app.bundle").status, 2);
+  EXPECT_EQ(refused("--min-nodes 5 app.bundle").status, 3);
+  EXPECT_EQ(sh(staged_program("fs-ship") + " app.bundle").status, 3) << "outside an allocation";
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace heddle::test
