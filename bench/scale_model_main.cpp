@@ -10,8 +10,10 @@
 #include "base/output_file.hpp"
 #include "bench/scale_model.hpp"
 
-int main(int argc, char** argv) {
-  using namespace heddle;
+namespace heddle {
+namespace {
+
+int run(int argc, char** argv) {
   set_program_name("scale_model");
   if (argc != 2 && argc != 3) {
     fmt::print(stderr, "usage: scale_model CONSTANTS [PAGE]\n");
@@ -33,3 +35,8 @@ int main(int argc, char** argv) {
   }
   return exit_done;
 }
+
+}  // namespace
+}  // namespace heddle
+
+int main(int argc, char** argv) { return heddle::run(argc, argv); }

@@ -94,8 +94,8 @@ TEST_F(PythonTour, each_command_does_what_the_page_says) {
                                       shared("uv/cpython/lib/[^ ]*/os.py\n")));
   EXPECT_EQ(printed["conda"], "conda-like " + shared("conda\n"));
   EXPECT_EQ(printed["A Spack view, and many packages without one"], "31\n");
-  EXPECT_EQ(printed["One map for many starts"], hello);
-  EXPECT_THAT(printed["A bundle"], ::testing::StartsWith(hello));
+  EXPECT_TRUE(printed["One map for many starts"].ends_with(hello));
+  EXPECT_THAT(printed["A bundle"], HasSubstr(hello));
   EXPECT_THAT(printed["A bundle"], HasSubstr("greeting/__init__.py"));
   EXPECT_THAT(printed["What it saved"], ::testing::StartsWith(hello));
   EXPECT_THAT(printed["What it saved"], HasSubstr("1 trees\n"));
