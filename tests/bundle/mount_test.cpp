@@ -209,6 +209,7 @@ TEST_F(BundleMount, stages_only_what_is_not_in_it) {
   maker_.add_name("v", "secret", dir_ / "lib/secret");
   maker_.write(map_);
   pack();
+  fs::create_directory(dir_ / "stage");
   const Mount mount(bundle_, dir_ / "mnt", {"--stage", dir_ / "stage"});
   EXPECT_EQ(mount.wait_for_staging(), "done");
   EXPECT_EQ(mount.stat_number("staged"), 1U);

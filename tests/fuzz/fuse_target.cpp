@@ -61,7 +61,7 @@ class ServedDirectory {
     map.objects.push_back(std::move(object));
   }
   void add_tree(MapContent& map) const {
-    TreeIndexWriter::Entry root{.mode = S_IFDIR | 0755};
+    TreeIndexWriter::Entry root{.mode = S_IFDIR | 0700};  // the temporary directory's
     for (const auto& object : map.objects)
       root.children.push_back({.name = object.path.substr(object.path.rfind('/') + 1),
                                .mode = S_IFREG | 0644,
