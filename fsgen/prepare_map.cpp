@@ -318,7 +318,11 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     TRY(check_map_path(map.path));
     auto reader = TRY(MapReader::open(file->get(), map.path));
     map.content = TRY(reader.read_all());
-    if (options.may_go_direct()) judge_files(map, options);
+    // The files need not be on this node.
+    if (reader.bundle())
+      map.serve = "all";
+    else if (options.may_go_direct())
+      judge_files(map, options);
   } else {
     const auto& path = options.out.empty() ? default_path : options.out;
     if (!path.empty()) map.path = TRY(absolute_path(path));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/bundle_frames.hpp"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +25,10 @@ BundleFrames::BundleFrames(std::vector<BundleSource> sources,
       index_(std::move(index)),
       room_(std::max<std::size_t>(room, 2)),
       was_decoded_(index_->frames.size()),
-      is_reported_(sources_.size()) {}
+      is_reported_(sources_.size()) {
+  // Else malloc() puts frames beside its small blocks, and keeps their memory when they go.
+  ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
+}
 
 BundleFrames::~BundleFrames() {
   {

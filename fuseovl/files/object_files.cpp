@@ -37,7 +37,8 @@ std::vector<std::string> ObjectFiles::reopened() const {
   std::string last;  // the paths are sorted
   for (ObjectId object = 0; object < paths_.size(); ++object) {
     const Origin& origin = origins_.files[object];
-    if (!origin.usable || origin.fd) continue;
+    // Those of the bundle are opened only in place of a damaged frame, if the sandbox lets them be.
+    if (!origin.usable || origin.fd || origin.in_bundle) continue;
     const std::string& path = paths_[object];
     std::string directory = path.substr(0, path.rfind('/') + 1);
     if (directory != last) out.push_back(directory);
@@ -60,6 +61,12 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
                                                  off_t offset, MayBlock block) {
   const Origin& origin = origins_.files[object];
   if (!origin.usable) return tl::unexpected(EIO);
+  if (is_in_bundle(object)) {
+    const auto place = frames_->index().objects[object] + static_cast<std::uint64_t>(offset);
+    const auto done = frames_->read(place, into, block);
+    if (done) return into.size();
+    if (done.error() == EAGAIN) return tl::unexpected(EAGAIN);
+  }
   const bool staged = is_staged(object);
   if (staged && on_change_ == OnChange::keep)
     if (const auto got = staging_->read(object, into, offset, block)) return *got;
@@ -101,7 +108,7 @@ int ObjectFiles::compare(ObjectId object, int fd) {
   // Without ctime: a rename over a pinned file, chmod and a new hard link change it.
   if (now.size != stamp.size || now.mtime_ns != stamp.mtime_ns)
     return refuse(object, changed_in_place);
-  if (now.id != stamp.id) return refuse(object, replaced);
+  if (now.id != stamp.id && stamp.id != FileId()) return refuse(object, replaced);
   return 0;
 }
 

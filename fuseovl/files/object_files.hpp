@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "fuseovl/files/bundle_frames.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/files/staging.hpp"
 #include "fuseovl/session/shared.hpp"
@@ -23,10 +24,10 @@ enum class OnChange : std::uint8_t {
   refuse,  ///< EIO; each read checks the origin
 };
 
-/// The files behind the objects while the mount stands: staged copies, else the origins. A pinned
-/// file that is replaced by rename is served with its old content. One that is changed in place, or
-/// replaced while not pinned, answers EIO from then on: its old and new content would mix. Safe for
-/// many threads; forked processes share the findings.
+/// The files behind the objects while the mount stands: the bundle, staged copies, else the
+/// origins. A pinned file that is replaced by rename is served with its old content. One that is
+/// changed in place, or replaced while not pinned, answers EIO from then on: its old and new
+/// content would mix. Safe for many threads; forked processes share the findings.
 class ObjectFiles {
  public:
   /// `paths` by ObjectId.
@@ -37,6 +38,10 @@ class ObjectFiles {
   const std::string& path(ObjectId object) const { return paths_[object]; }
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
+
+  /// Before the first read: objects that are in the bundle are read from it.
+  void from_bundle(std::shared_ptr<BundleFrames> frames) { frames_ = std::move(frames); }
+  bool is_in_bundle(ObjectId object) const { return frames_ && origin(object).in_bundle; }
 
   /// Of every pinned file, and the staging directory's.
   std::vector<int> descriptors() const;
@@ -84,6 +89,7 @@ class ObjectFiles {
   std::vector<std::string> paths_;
   std::vector<std::uint32_t> lanes_;  ///< by ObjectId
   std::size_t lane_count_ = 0;
+  std::shared_ptr<BundleFrames> frames_;  ///< null: there is no bundle
   std::unique_ptr<Staging> staging_;
   OnChange on_change_ = OnChange::keep;
   SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId

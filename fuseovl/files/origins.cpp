@@ -196,6 +196,29 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   return out;
 }
 
+/// Is the program's file there? Its content is the bundle's.
+Finding look_at_program(const MapObject& object) {
+  Finding out;
+  struct stat status {};
+  if (::stat(object.path.c_str(), &status) != 0) return out;
+  out.stamp = file_stamp(status);
+  out.usable = out.stamp.size == object.stamp.size && out.stamp.mtime_ns == object.stamp.mtime_ns;
+  return out;
+}
+
+Origin in_bundle(const MapObject& object) {
+  Origin out;
+  out.stamp = object.stamp;
+  out.stamp.id = {};
+  out.atime_ns = out.stamp.mtime_ns;
+  out.mode = S_IFREG | (object.mode & ~std::uint32_t{S_IFMT | S_ISUID | S_ISGID});
+  out.uid = ::geteuid();
+  out.gid = ::getegid();
+  out.blocks = (out.stamp.size + 511) / 512;
+  out.usable = out.as_mapped = out.in_bundle = true;
+  return out;
+}
+
 tl::expected<std::size_t, int> read_cached(int fd, std::span<char> into, off_t offset) {
   const iovec part{into.data(), into.size()};
   const ssize_t n = ::preadv2(fd, &part, 1, offset, RWF_NOWAIT);
@@ -210,23 +233,42 @@ tl::expected<std::size_t, int> read_cached(int fd, std::span<char> into, off_t o
 }  // namespace
 
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
-                     std::chrono::milliseconds limit, Compare how) {
+                     std::chrono::milliseconds limit, Compare how, const BundleIndex* bundle) {
   const auto& objects = content.objects;
+  const auto is_bundled = [&](ObjectId id) { return bundle && bundle->objects[id] != kAtOrigin; };
+  std::vector<bool> is_program(objects.size());
+  for (const auto& program : content.programs) is_program[program.object] = true;
+  std::vector<ObjectId> looked_at;
+  for (ObjectId id = 0; id < objects.size(); ++id)
+    if (!is_bundled(id) || is_program[id]) looked_at.push_back(id);
   const SharedArray<Finding> found(objects.size());
   Directories directories;
   const FileWork work{
       .limit = limit,
       .work =
-          [&](std::size_t id, WorkPlace& place) {
-            found[id] = check(objects[id], id < max_pinned, how, directories, place);
+          [&](std::size_t i, WorkPlace& place) {
+            const ObjectId id = looked_at[i];
+            found[id] = is_bundled(id)
+                            ? look_at_program(objects[id])
+                            : check(objects[id], i < max_pinned, how, directories, place);
           },
-      .path_of = [&](std::size_t id) { return std::string_view(objects[id].path); }};
-  auto results = work_on_files(objects.size(), work);
+      .path_of = [&](std::size_t i) { return std::string_view(objects[looked_at[i]].path); }};
+  auto results = work_on_files(looked_at.size(), work);
   Origins out;
+  std::size_t next = 0;
   for (ObjectId id = 0; id < objects.size(); ++id) {
-    const auto state = results[id].state;
+    const bool is_next = next < looked_at.size() && looked_at[next] == id;
+    const std::size_t i = is_next ? next++ : 0;
+    if (is_bundled(id)) {
+      out.files.push_back(in_bundle(objects[id]));
+      const bool is_known = is_next && results[i].state == WorkResult::State::done;
+      if (is_known && found[id].usable) out.files[id].stamp = found[id].stamp;
+      ++out.pinned;
+      continue;
+    }
+    const auto state = results[i].state;
     if (state == WorkResult::State::done) {
-      out.files.push_back(make_origin(found[id], objects[id], std::move(results[id].file)));
+      out.files.push_back(make_origin(found[id], objects[id], std::move(results[i].file)));
       if (out.files[id].fd) ++out.pinned;
       if (found[id].wrong)
         out.drifts.push_back({id, objects[id].path, describe(found[id], objects[id])});

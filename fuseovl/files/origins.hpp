@@ -16,6 +16,7 @@
 #include "base/file_stamp.hpp"
 #include "base/file_systems.hpp"
 #include "resolver/map/map_content.hpp"
+#include "ship/bundle/bundle_format.hpp"
 
 namespace heddle {
 
@@ -30,12 +31,14 @@ struct FileStatus {
   Locality locality = Locality::remote;
 };
 
-/// One object's file on this node when the mount was made.
+/// One object's file on this node when the mount was made. One that is in the bundle is as the map
+/// says: its file need not be there, and its dev and ino are 0 unless it is a program.
 struct Origin : FileStatus {
   Fd fd;                   ///< pinned; invalid: out of descriptors, reopened for each read
   bool usable = false;     ///< false: missing or unreadable
   bool as_mapped = false;  ///< the content is the map's
-  ContentHash hash;        ///< of content that is the map's; zeros: unknown
+  bool in_bundle = false;
+  ContentHash hash;  ///< of content that is the map's; zeros: unknown, or in the bundle
 };
 
 /// One file that differs from the map.
@@ -65,10 +68,11 @@ enum class Compare : std::uint8_t {
 /// Opens and checks every object's file, many at once where the file system is slow: size and
 /// mtime, then SHA-256, since dev and ino differ between nodes and mtimes between copies. At most
 /// `max_pinned` stay open. The files of a file system that has not answered for `limit` (0: no
-/// limit) are drifts.
+/// limit) are drifts. Of the files that are in `bundle` only programs are looked at, to know which
+/// file a process runs.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
-                     std::chrono::milliseconds limit = kOriginTimeout,
-                     Compare how = Compare::stamp);
+                     std::chrono::milliseconds limit = kOriginTimeout, Compare how = Compare::stamp,
+                     const BundleIndex* bundle = nullptr);
 
 enum class MayBlock : bool { no, yes };
 

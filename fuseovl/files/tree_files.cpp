@@ -333,6 +333,12 @@ std::string TreeFiles::path(std::size_t tree, TreeNodeId node) const {
 tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node,
                                                std::span<char> into, off_t offset, MayBlock block) {
   const TreeNode entry = trees_[tree].index.node(node);
+  if (is_in_bundle(tree, node)) {
+    const auto place = frames_->index().trees[tree][node] + static_cast<std::uint64_t>(offset);
+    const auto done = frames_->read(place, into, block);
+    if (done) return into.size();
+    if (done.error() == EAGAIN) return tl::unexpected(EAGAIN);
+  }
   if (seen_[tree][entry.same_as] == kChanged) return tl::unexpected(EIO);
   const auto key = key_of(tree, entry.same_as);
   const auto begin = static_cast<std::uint64_t>(offset);

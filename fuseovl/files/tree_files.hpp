@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "fuseovl/files/bundle_frames.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/session/shared.hpp"
 #include "resolver/map/tree_index.hpp"
@@ -25,6 +26,7 @@ struct ServedTree {
   TreeIndex index;
   /// O_PATH. It shows the original also when the mount covers it. Invalid: the tree is missing.
   Fd root;
+  bool is_served = false;  ///< else it is an empty directory
   bool is_fuse = false;  ///< of its file system
 };
 
@@ -33,10 +35,10 @@ struct ServedTree {
 void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds limit,
                      Origins& found);
 
-/// The files of the map's trees while the mount stands. A file is opened when it is first read. One
-/// that is not the map's (size, mtime), or no longer the one that this mount opened before, answers
-/// EIO from then on. Safe for many threads; forked processes share the findings, and each has its
-/// own open files.
+/// The files of the map's trees while the mount stands: in the bundle, else the originals. A file
+/// is opened when it is first read. One that is not the map's (size, mtime), or no longer the one
+/// that this mount opened before, answers EIO from then on. Safe for many threads; forked processes
+/// share the findings, and each has its own open files.
 ///
 /// Origins may be slow and must not be asked twice. A directory costs one lookup, as its descriptor
 /// is kept; a file one lookup, an open and a read for each MiB. The kernel asks for 128 KiB at a
@@ -57,6 +59,13 @@ class TreeFiles {
   const std::vector<ServedTree>& trees() const { return trees_; }
   /// Of the trees' directories.
   std::vector<int> descriptors() const;
+
+  /// Before the first read: files that are in the bundle are read from it, and from their originals
+  /// only where it is damaged.
+  void from_bundle(std::shared_ptr<BundleFrames> frames) { frames_ = std::move(frames); }
+  bool is_in_bundle(std::size_t tree, TreeNodeId node) const {
+    return frames_ && frames_->index().trees[tree][node] != kAtOrigin;
+  }
 
   /// Reads `into.size()` bytes of a regular file. They are within its size in the map.
   tl::expected<std::size_t, int> read(std::size_t tree, TreeNodeId node, std::span<char> into,
@@ -89,7 +98,8 @@ class TreeFiles {
   int refuse(std::size_t tree, TreeNodeId node);
 
   std::vector<ServedTree> trees_;
-  std::vector<Seen> seen_;  ///< by tree, node
+  std::shared_ptr<BundleFrames> frames_;  ///< null: there is no bundle
+  std::vector<Seen> seen_;                ///< by tree, node
   Shared<Counters> counters_;
   std::unique_ptr<Directories> directories_;
   std::unique_ptr<OpenFiles> open_;

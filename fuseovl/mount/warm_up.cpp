@@ -179,6 +179,7 @@ void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget) {
   (void)::chdir("/");
   ::alarm(kLongestLife);
   (void)::faccessat(root.get(), kPrefetchBegins, F_OK, 0);
+  if (errno == EOPNOTSUPP) return;
   Chooser chooser(root.get(), std::min(budget, available_memory() / 4));
   // A program may be starting already: first what is listed already.
   for (const bool all : {false, true})

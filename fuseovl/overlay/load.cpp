@@ -25,13 +25,39 @@ void leave_out(MapContent& content, const Origins& origins) {
   std::erase_if(content.paths, gone);
 }
 
+/// The node that an absolute path leads to, through links within the tree.
+std::optional<TreeNodeId> find_in_tree(const ServedTree& tree, std::filesystem::path path) {
+  constexpr int kMostLinks = 40;
+  for (int links = 0; links < kMostLinks; ++links) {
+    const auto text = path.lexically_normal().native();
+    if (!text.starts_with(tree.path + "/")) return std::nullopt;
+    TreeNodeId at = kTreeRoot;
+    bool is_link = false;
+    for (const auto& name : std::filesystem::path(text.substr(tree.path.size() + 1))) {
+      if (is_link) {
+        path /= name;
+        continue;
+      }
+      const auto child = tree.index.find(at, name.native());
+      if (!child) return std::nullopt;
+      const TreeNode node = tree.index.node(*child);
+      is_link = S_ISLNK(node.mode);
+      if (is_link)
+        path = std::filesystem::path(tree.path) / tree.index.path(at) / std::string(node.target);
+      at = *child;
+    }
+    if (!is_link) return at;
+  }
+  return std::nullopt;
+}
+
 /// The stamp that programs see of an object within a tree, which is mounted over its own path.
 std::optional<FileStamp> stamp_in_trees(const std::vector<ServedTree>& trees,
                                         const std::string& path) {
   for (std::size_t i = 0; i < trees.size(); ++i) {
     const auto& tree = trees[i];
-    if (!tree.root || !path.starts_with(tree.path + "/")) continue;
-    const auto found = tree.index.find_path(std::string_view(path).substr(tree.path.size() + 1));
+    if (!tree.is_served) continue;
+    const auto found = find_in_tree(tree, path);
     if (!found) continue;
     const TreeNode node = tree.index.node(*found);
     if (!S_ISREG(node.mode)) continue;
@@ -59,10 +85,13 @@ Result<std::string> index_of(const MapContent& content, const Origins& origins,
   IndexInput input{content, root, {}, std::vector<bool>(content.objects.size()), {}, {}};
   for (const auto& program : content.programs) {
     const Origin& origin = origins.files[program.object];
-    input.programs.push_back(origin.as_mapped ? std::optional(origin.stamp) : std::nullopt);
+    const bool is_here = origin.as_mapped && origin.stamp.id != FileId();
+    input.programs.push_back(is_here ? std::optional(origin.stamp) : std::nullopt);
   }
-  for (const Origin& origin : origins.files)
-    input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
+  for (const Origin& origin : origins.files) {
+    const bool is_here = origin.usable && origin.stamp.id != FileId();
+    input.objects.push_back(is_here ? std::optional(origin.stamp) : std::nullopt);
+  }
   for (ObjectId id = 0; !trees.empty() && id < content.objects.size(); ++id)
     input.in_trees.push_back(
         stamp_in_trees(trees, canonical_path(origins.files[id], content.objects[id].path)));
@@ -109,8 +138,10 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   OverlayContent out;
   MapContent content;
   std::vector<ServedTree> trees;
+  std::shared_ptr<const BundleIndex> bundle;
   {
     auto reader = TRY(map.read());
+    bundle = reader.bundle();
     content = TRY(reader.read_all());
     for (const auto& [path, index] : TRY(reader.trees()))
       trees.push_back({std::string(path), index, {}});
@@ -122,8 +153,14 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   auto descriptors = raise_fd_limit();
   const auto for_trees = trees.empty() ? 0 : std::min(descriptors / 2, kMostForTrees);
   descriptors -= std::min(descriptors, for_trees + trees.size());
-  Origins origins = open_origins(content, descriptors, options.origin_timeout);
-  open_tree_roots(trees, options.origin_timeout, origins);
+  Origins origins =
+      open_origins(content, descriptors, options.origin_timeout, Compare::stamp, bundle.get());
+  // A bundle serves its files without the originals.
+  Origins missing;
+  open_tree_roots(trees, options.origin_timeout, bundle ? missing : origins);
+  for (const auto& drift : missing.drifts)
+    warn(Error(drift.path, "serves only what is in the bundle", drift.what));
+  for (auto& tree : trees) tree.is_served = tree.root || bundle;
   if (origins.silent && options.on_drift == OnDrift::refuse)
     return fail(Error(origins.silent->path, "cannot be checked", origins.silent->what,
                       "--on-drift warn mounts without the files of such a file system, "
@@ -138,7 +175,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   leave_out(content, origins);
 
   std::vector<TreeIndex> indexes;
-  for (const auto& tree : trees) indexes.push_back(tree.root ? tree.index : TreeIndex());
+  for (const auto& tree : trees) indexes.push_back(tree.is_served ? tree.index : TreeIndex());
   out.tree =
       TRY(Tree::build(content, {std::string(map_directory(out.facts.map_id)), options.previous},
                       std::move(indexes)));
@@ -162,6 +199,13 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.facts.start_time = utc_text(out.made);
   out.files = ObjectFiles(std::move(origins), std::move(paths));
   out.trees = std::make_unique<TreeFiles>(std::move(trees), for_trees);
+  if (bundle) {
+    std::vector<BundleSource> sources;
+    sources.push_back({std::move(map.bundle), map.path});
+    out.bundle = std::make_shared<BundleFrames>(std::move(sources), std::move(bundle));
+    out.files.from_bundle(out.bundle);
+    out.trees->from_bundle(out.bundle);
+  }
   out.unmapped_groups = options.unmapped_groups;
   out.origin_timeout = options.origin_timeout;
   out.files.on_change(options.on_change);

@@ -112,13 +112,15 @@ const fuse_lowlevel_ops& Overlay::ops() {
 
 Overlay::Overlay(OverlayContent content)
     : content_(std::move(content)),
-      // A lane for each tree, and one for notifications.
-      pool_(content_.files.lane_count() + content_.trees->trees().size() + 1,
+      // A lane for each tree, one for notifications, and one for the bundle.
+      pool_(content_.files.lane_count() + content_.trees->trees().size() + 2,
             content_.origin_timeout, state_->giving_up) {}
 
 std::vector<int> Overlay::descriptors() const {
   auto out = content_.files.descriptors();
   for (const int root : content_.trees->descriptors()) out.push_back(root);
+  if (content_.bundle)
+    for (const int source : content_.bundle->descriptors()) out.push_back(source);
   return out;
 }
 
@@ -134,6 +136,7 @@ void Overlay::init(fuse_conn_info& connection) {
   connection.max_background = 64;
   connection.congestion_threshold = 48;
   opendirs_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
+  if (content_.bundle) content_.bundle->start();
   if (on_ready_) on_ready_();
 }
 
@@ -216,6 +219,11 @@ fuse_entry_param Overlay::entry(InodeNumber ino) const {
 void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (std::strlen(name) > kNameMax) {  // the kernel's own limit is 1024
     fuse_reply_err(request, ENAMETOOLONG);
+    return;
+  }
+  // A bundle is read ahead by its own order. The prefetch's, by size, would decode frames again.
+  if (parent == Tree::kOwnDirectory && name == kBeginsName && content_.bundle) {
+    fuse_reply_err(request, EOPNOTSUPP);
     return;
   }
   if (parent == Tree::kOwnDirectory) {
@@ -350,6 +358,7 @@ void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view 
 
 void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
                    fuse_file_info*) {
+  const auto bundle_lane = content_.files.lane_count() + content_.trees->trees().size() + 1;
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
     case NodeKind::directory:
     case NodeKind::link:
@@ -363,7 +372,9 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
     case NodeKind::object: {
       ObjectFiles& files = content_.files;
       const auto object = content_.tree.object(ino);
-      reply_read(request, files.lane(object), files.path(object),
+      const bool is_in_bundle = files.is_in_bundle(object);
+      reply_read(request, is_in_bundle ? bundle_lane : files.lane(object),
+                 is_in_bundle ? content_.bundle->path() : files.path(object),
                  up_to(files.origin(object).stamp.size, size, offset),
                  [&files, object, offset](std::span<char> into, MayBlock block) {
                    return files.read(object, into, offset, block);
@@ -376,8 +387,10 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
       const TreeNode node = content_.tree.tree_node(place);
       const auto bytes = node.hole ? 0 : up_to(node.size, size, offset);
       if (bytes == 0) return reply_bytes(request, {});
-      reply_read(request, content_.files.lane_count() + place.tree, files.trees()[place.tree].path,
-                 bytes, [&files, place, offset](std::span<char> into, MayBlock block) {
+      const bool is_in_bundle = files.is_in_bundle(place.tree, place.node);
+      reply_read(request, is_in_bundle ? bundle_lane : content_.files.lane_count() + place.tree,
+                 is_in_bundle ? content_.bundle->path() : files.trees()[place.tree].path, bytes,
+                 [&files, place, offset](std::span<char> into, MayBlock block) {
                    return files.read(place.tree, place.node, into, offset, block);
                  });
     }

@@ -80,7 +80,8 @@ struct OverlayContent {
   Tree tree;
   ObjectFiles files;
   std::unique_ptr<TreeFiles> trees = std::make_unique<TreeFiles>();
-  std::vector<OwnFile> own;  ///< by Tree::own()
+  std::shared_ptr<BundleFrames> bundle;  ///< null: there is none
+  std::vector<OwnFile> own;              ///< by Tree::own()
   StatsFacts facts;
   timespec made{};  ///< time of directories and of files without an origin
   /// Groups whose files this user may read though the mount's user namespace does not map them: it

@@ -117,6 +117,15 @@ std::string Overlay::stats_text() const {
   };
   out["requests"] = requests_by_kind(state.session.counters);
   out["prefetch"] = kPrefetch[static_cast<std::size_t>(state.prefetch.load())];
+  if (content_.bundle) {
+    const auto& counters = content_.bundle->counters();
+    out["bundle"] = {{"frames", content_.bundle->index().frames.size()},
+                     {"decoded", counters.decoded.load()},
+                     {"decoded_again", counters.again.load()},
+                     {"frame_reads", counters.reads.load()},
+                     {"frame_bytes", counters.bytes.load()},
+                     {"bad", counters.bad.load()}};
+  }
   const TreeFiles& trees = *content_.trees;
   out["trees"] = trees.trees().size();
   out["tree_entries"] = content_.tree.tree_node_count();

@@ -17,6 +17,7 @@
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/programs/programs.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "ship/bundle/frame.hpp"
 
 namespace heddle {
 namespace {
@@ -72,9 +73,30 @@ MapContent as_mounted(const MapContent& map, const std::string& mount) {
   return out;
 }
 
-Result<MapContent> read_map(const std::string& path, std::chrono::milliseconds limit) {
-  const auto map = TRY(MapFile::find(path, limit));
-  return map.read_all();
+/// A map or bundle to be verified.
+struct Verified {
+  MapContent content;
+  Fd file;  ///< of a bundle
+  std::shared_ptr<const BundleIndex> bundle = nullptr;
+};
+
+Result<Verified> read_map(const std::string& path, std::chrono::milliseconds limit) {
+  auto map = TRY(MapFile::find(path, limit));
+  auto reader = TRY(map.read());
+  auto content = TRY(reader.read_all());
+  return Verified{std::move(content), std::move(map.bundle), reader.bundle()};
+}
+
+/// Names the frames of the bundle at `path` that are not as they were packed; their number.
+std::size_t find_damage(const std::string& path, const Verified& map, std::string& text) {
+  std::size_t damaged = 0;
+  for (std::size_t i = 0; i < map.bundle->frames.size(); ++i) {
+    if (read_frame(map.file.get(), path, *map.bundle, i)) continue;
+    text += Error(path, "frame " + std::to_string(i), "other bytes than were packed").message();
+    text += "\n";
+    ++damaged;
+  }
+  return damaged;
 }
 
 /// Cached pages and staged copies may be right while their origins have changed.
@@ -110,7 +132,9 @@ Result<void> unmount(const std::string& directory, bool lazy) {
 
 Result<void> show_stats(const std::string& directory, bool json) {
   auto stats = TRY(read_stats(directory, "cannot read counters"));
-  if (auto now = drift_now(directory))
+  if (stats.contains("bundle"))  // whose files need not be on this node
+    stats["drift_now"] = nlohmann::ordered_json::array();
+  else if (auto now = drift_now(directory))
     stats["drift_now"] = std::move(*now);
   else
     warn(now.error());
@@ -145,20 +169,26 @@ Result<bool> verify(const std::string& path, std::chrono::milliseconds limit) {
   if (!map) return fail(map.error());
   std::error_code none;  // open_origins() works in another directory
   const auto content =
-      is_mount ? as_mounted(*map, std::filesystem::absolute(path, none).string()) : *map;
-  const auto found = open_origins(content, 0, limit, Compare::content);
+      is_mount ? as_mounted(map->content, std::filesystem::absolute(path, none).string())
+               : map->content;
+  const auto found = open_origins(content, 0, limit, Compare::content, map->bundle.get());
   const auto count = content.objects.size();
   std::string text;
   for (const auto& drift : found.drifts) text += Error(drift.path, drift.what).message() + "\n";
   text += fmt::format("{}: {} of {} files are what the map says\n", escape_for_terminal(path),
                       count - found.drifts.size(), count);
+  const auto damaged = map->bundle ? find_damage(path, *map, text) : 0;
+  if (map->bundle)
+    text += fmt::format("{}: {} of {} frames are as they were packed\n", escape_for_terminal(path),
+                        map->bundle->frames.size() - damaged, map->bundle->frames.size());
   TRY(write_all(STDOUT_FILENO, text, "stdout"));
   if (const auto silent = std::ranges::count(found.drifts, true, &Drift::silent); silent > 0)
     return fail(path, "cannot be verified",
                 fmt::format("{} of {} files did not answer", silent, count),
                 "--origin-timeout says how long to wait");
-  if (!found.drifts.empty()) return false;
-  if (is_mount) say_drift(path, open_origins(*map, 0, limit));
+  if (!found.drifts.empty() || damaged != 0) return false;
+  const auto stats = is_mount ? read_stats(path, "cannot verify") : nullptr;
+  if (stats && !stats->contains("bundle")) say_drift(path, open_origins(map->content, 0, limit));
   return true;
 }
 

@@ -107,8 +107,9 @@ class NodeService : public MountServer {
     const auto file = TRY(MapFile::of(map, limit));
     if (TRY(file.hash()).hex() != id)
       return fail(file.path, "cannot use", "it is not the requested map");
-    const auto content = TRY(file.read_all());
-    const auto origins = open_origins(content, 0, limit);
+    auto reader = TRY(file.read());
+    const auto content = TRY(reader.read_all());
+    const auto origins = open_origins(content, 0, limit, Compare::stamp, reader.bundle().get());
     if (origins.drifts.empty()) return {};
     // A file that differs is reported before one that does not answer.
     for (const auto& drift : origins.drifts)

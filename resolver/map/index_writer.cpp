@@ -168,10 +168,11 @@ class IndexBuilder {
       entry.search_path |= ours.search_path;  // equal but for the lowest bit
     };
     for (std::size_t i = 0; i < content_.programs.size(); ++i) {
-      if (!in_.programs[i]) continue;
+      const auto inside = stamp_in_tree(content_.programs[i].object);
+      if (!in_.programs[i] && !inside) continue;
       Entry ours = entry_of(content_.programs[i]);
-      if (const auto inside = stamp_in_tree(content_.programs[i].object)) add(*inside, ours);
-      add(*in_.programs[i], std::move(ours));
+      if (inside) add(*inside, ours);
+      if (in_.programs[i]) add(*in_.programs[i], std::move(ours));
     }
 
     std::vector<Program> programs;
@@ -268,9 +269,9 @@ class IndexBuilder {
       const auto requested = std::string_view(name).substr(0, name.find('\0'));
       if (is_plain_name(requested) && !loader.is(requested, object) && name != target)
         out.targets.emplace(name, Target(target, origin));
-      if (object >= in_.objects.size() || !in_.objects[object] || loader.is(origin, object))
-        continue;
-      out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
+      if (loader.is(origin, object)) continue;
+      if (object < in_.objects.size() && in_.objects[object])
+        out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
       if (const auto inside = stamp_in_tree(object))
         out.files.emplace(key_of(*inside), Target(target, origin));
     }

@@ -17,8 +17,9 @@
 
 namespace heddle {
 
-/// A finished map, read only, or that of a bundle. Safe for concurrent readers. Its bytes are untrusted: they are read
-/// into memory once, so that what was checked is what is used, and each record is checked.
+/// A finished map, read only, or that of a bundle. Safe for concurrent readers. Its bytes are
+/// untrusted: they are read into memory once, so that what was checked is what is used, and each
+/// record is checked.
 class MapReader {
  public:
   /// Fails, naming path and reason, on: not a map (ENOEXEC), another format version (ENOTSUP),

@@ -350,7 +350,7 @@ int run_lookup(const Command& command) {
 
 int run_push(const Command& command) {
   read_map(command.map);  // fails for an invalid map
-  const auto bytes = value_or_throw(read_file(command.map));
+  const auto bytes = value_or_throw(read_file(command.map, std::size_t{4} << 30));
   const auto title = command.map.substr(command.map.rfind('/') + 1);
   return value_or_throw(run_oci_client(
       "fs-resolve", {"push", "--type", kMapMediaType, "--title=" + title, "--", command.reference},

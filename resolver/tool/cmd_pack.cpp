@@ -7,32 +7,30 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
-#include <system_error>
-#include <thread>
 #include <unordered_map>
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/task_pool.hpp"
+#include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "record/trace/trace_reader.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/tree_index.hpp"
 #include "resolver/tool/commands.hpp"
+#include "resolver/tool/compile_python.hpp"
 #include "ship/bundle/bundle_writer.hpp"
 #include "ship/bundle/frame.hpp"
 
 namespace heddle {
 namespace {
 
-/// Many operations in flight, for a slow file system.
-constexpr std::size_t kThreads = 32;
 /// Longer files are no private keys.
 constexpr std::uint64_t kMostKey = 64 << 10;
 
@@ -45,7 +43,10 @@ struct File {
   const ContentHash* mapped = nullptr;  ///< the content's, of an object
   bool always = false;                  ///< packed even if the trace does not use it
   std::uint64_t* place = nullptr;       ///< in the bundle's tables
+  std::string made;                     ///< the file with its content, if it is not at `path`
   std::size_t rank = SIZE_MAX;          ///< of its first use in the trace
+
+  const std::string& source() const { return made.empty() ? path : made; }
 
   // What examine() finds.
   FileStamp stamp;
@@ -105,7 +106,7 @@ Result<void> examine(File& file, bool hashed) {
                                  "it has changed since the map was built",
                                  "build the map again with fs-resolve build"));
   };
-  const Fd fd = TRY(open_regular(file.path));
+  const Fd fd = TRY(open_regular(file.source()));
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return fail_errno(file.path, "cannot stat");
   file.stamp = file_stamp(status);
@@ -130,19 +131,10 @@ Result<void> examine(File& file, bool hashed) {
 void examine_all(std::vector<File*>& files) {
   std::map<std::uint64_t, std::size_t> sizes;
   for (const File* file : files) ++sizes[file->size];
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i; (i = next++) < files.size();) {
-      const auto done = examine(*files[i], sizes.at(files[i]->size) > 1);
-      if (!done) files[i]->failure = done.error();
-    }
-  };
-  std::vector<std::jthread> threads;
-  try {
-    while (threads.size() + 1 < std::min(kThreads, files.size())) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // fewer threads do
-  }
-  work();
+  for_each_at_once(files.size(), [&](std::size_t i) {
+    const auto done = examine(*files[i], sizes.at(files[i]->size) > 1);
+    if (!done) files[i]->failure = done.error();
+  });
 }
 
 /// The order in which a run opened files first.
@@ -168,23 +160,26 @@ class FirstUses : public trace::TraceSink {
 /// Chooses the files of a map, and orders them.
 class Packer {
  public:
-  Packer(const MapContent& content, std::string map, const std::vector<std::string>& include)
-      : content_(content) {
+  /// `uses`: null: there is no trace. `include`: as Command's.
+  Packer(MapContent content, std::string map, const FirstUses* uses,
+         const std::vector<std::string>& include)
+      : content_(std::move(content)), uses_(uses) {
     input_.map = std::move(map);
     for (const auto& path : include) {
       auto whole = std::filesystem::absolute(path).lexically_normal().string();
       while (whole.size() > 1 && whole.ends_with('/')) whole.pop_back();
       included_.push_back(std::move(whole));
     }
+    add_compiled_python();
     add_objects();
     add_trees();
-  }
-
-  void use(const FirstUses& uses) {
-    traced_ = true;
-    for (File& file : files_) file.rank = uses.rank(file.path);
+    if (!uses_) return;
+    for (File& file : files_) file.rank = uses_->rank(file.path);
     for (const auto& [path, id] : content_.paths)  // the first files are the objects
-      files_[id].rank = std::min(files_[id].rank, uses.rank(path));
+      files_[id].rank = std::min(files_[id].rank, uses_->rank(path));
+    for (File& file : files_)
+      if (const auto at = compiled_.find(file.path); at != compiled_.end())
+        file.rank = uses_->rank(source_of(at->first));
     std::ranges::stable_sort(files_, {}, &File::rank);
   }
   bool uses_any() const {
@@ -194,7 +189,8 @@ class Packer {
   Result<BundleInput> pack() {
     std::vector<File*> chosen;
     for (File& file : files_)
-      if (is_wanted(file) && !is_left_out(file, reason_to_leave_out(file))) chosen.push_back(&file);
+      if ((file.always || is_wanted(file.path)) && !is_left_out(file, reason_to_leave_out(file)))
+        chosen.push_back(&file);
     examine_all(chosen);
     std::map<ContentHash, std::uint64_t> places;
     std::uint64_t end = 0;
@@ -209,7 +205,7 @@ class Packer {
         *file->place = known->second;
         if (!is_new) continue;
       }
-      input_.files.push_back({file->path, file->stamp});
+      input_.files.push_back({file->source(), file->stamp});
       end += file->size;
     }
     link_trees();
@@ -225,6 +221,22 @@ class Packer {
   }
 
  private:
+  /// `dir/x.py` of `dir/__pycache__/x.TAG.pyc`.
+  static std::string source_of(const std::string& compiled) {
+    const std::filesystem::path path(compiled);
+    return path.parent_path().parent_path() / (path.stem().stem().string() + ".py");
+  }
+
+  /// The map then is another one.
+  void add_compiled_python() {
+    compiled_ = value_or_throw(compile_python(
+        content_, [this](const std::string& path) { return is_wanted(path); }, temporary_.path()));
+    if (compiled_.empty()) return;
+    const auto map = temporary_.path() + "/map";
+    value_or_throw(write_map(content_, map));
+    input_.map = value_or_throw(read_file(map));
+  }
+
   void add_objects() {
     input_.objects.assign(content_.objects.size(), kAtOrigin);
     for (ObjectId id = 0; id < content_.objects.size(); ++id) {
@@ -254,6 +266,8 @@ class Packer {
                           .mtime_ns = node.mtime_ns,
                           .mode = node.mode,
                           .place = &input_.trees[i][id]});
+        const auto made = compiled_.find(files_.back().path);
+        if (made != compiled_.end()) files_.back().made = made->second;
       }
     }
   }
@@ -268,25 +282,28 @@ class Packer {
     }
   }
 
-  bool is_included(const File& file) const {
+  bool is_included(const std::string& file) const {
     return std::ranges::any_of(included_, [&](const std::string& path) {
-      return file.path == path || path == "/" || file.path.starts_with(path + "/");
+      return file == path || path == "/" || file.starts_with(path + "/");
     });
   }
-  bool is_wanted(const File& file) const {
-    return !traced_ || file.always || file.rank != SIZE_MAX || is_included(file);
+  bool is_wanted(const std::string& path) const {
+    if (!uses_ || uses_->rank(path) != SIZE_MAX || is_included(path)) return true;
+    return compiled_.contains(path);
   }
   bool is_left_out(const File& file, const char* why) {
-    if (!why || is_included(file)) return false;
+    if (!why || is_included(file.path)) return false;
     auto& [count, first] = left_out_[why];
     if (count++ == 0) first = file.path;
     return true;
   }
 
-  const MapContent& content_;
+  const TempDir temporary_ = value_or_throw(TempDir::create("heddle-pack"));
+  MapContent content_;
+  const FirstUses* uses_;
   std::vector<std::string> included_;
-  std::vector<File> files_;  ///< the objects, then the trees; sorted by use()
-  bool traced_ = false;
+  std::map<std::string, std::string> compiled_;  ///< compile_python()'s
+  std::vector<File> files_;                      ///< the objects, then the trees; then sorted
   BundleInput input_;
   std::size_t packed_ = 0;
   std::map<std::string_view, std::pair<std::size_t, std::string>> left_out_;
@@ -357,16 +374,14 @@ int list_bundle(const Command& command) {
 int run_pack(const Command& command) {
   if (command.list) return list_bundle(command);
   const auto reader = value_or_throw(MapReader::open(command.map));
-  const auto content = value_or_throw(reader.read_all());
-  Packer packer(content, *reader.bytes(), command.include);
-  if (!command.trace.empty()) {
-    FirstUses uses;
-    value_or_throw(trace::read_trace(command.trace, uses));
-    packer.use(uses);
-    if (!packer.uses_any())
-      warn(Error(command.trace, "opens no file of the map", "",
-                 "record the program as it runs without fs-gen"));
-  }
+  FirstUses uses;
+  if (!command.trace.empty()) value_or_throw(trace::read_trace(command.trace, uses));
+  clean_up_on_signals();
+  Packer packer(value_or_throw(reader.read_all()), *reader.bytes(),
+                command.trace.empty() ? nullptr : &uses, command.include);
+  if (!command.trace.empty() && !packer.uses_any())
+    warn(Error(command.trace, "opens no file of the map", "",
+               "record the program as it runs without fs-gen"));
   const auto written = value_or_throw(write_bundle(value_or_throw(packer.pack()), command.out));
   packer.say_left_out();
   fmt::print("{}: {} files, {} in {}, id {}\n", escape_for_terminal(command.out), packer.packed(),

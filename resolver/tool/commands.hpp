@@ -40,7 +40,7 @@ struct Command {
   std::vector<std::string> trees;     ///< --tree
   std::vector<std::string> excluded;  ///< --tree-exclude
   std::string python = "off";         ///< auto, off or an interpreter
-  std::string mpi;  ///< auto, none or a prefix; empty: none, and auto with `into`
+  std::string mpi;                    ///< auto, none or a prefix; empty: none, and auto with `into`
   // build for a container:
   std::string into;  ///< its root; empty: a map for this machine's own programs
   std::vector<std::string> programs;

@@ -149,9 +149,9 @@ int run(const std::vector<std::string>& words) {
 
   add("pack", "Put a map and the content of its files into one bundle", run_pack);
   argument("MAP", command.map, "The map, or with --list the bundle")->required();
-  auto* out = sub->add_option("-o,--out", command.out,
-                              "Write the bundle to BUNDLE; an old one is replaced")
-                  ->type_name("BUNDLE");
+  auto* out =
+      sub->add_option("-o,--out", command.out, "Write the bundle to BUNDLE; an old one is replaced")
+          ->type_name("BUNDLE");
   sub->add_option("--trace", command.trace,
                   "A run of fs-record: pack the files that it opened, in that order, and all "
                   "programs and libraries")

@@ -67,7 +67,7 @@ const std::vector<Rule>& rules() {
         "fuseovl/overlay", "fuseovl/supervise"}},
       {"fuseovl/programs",
        {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
-        "fuseovl/overlay", "fuseovl/supervise", "fuseovl/service"}},
+        "fuseovl/overlay", "fuseovl/supervise", "fuseovl/service", "ship/bundle"}},
       {"record/trace", {"base"}},
       {"record/diff", {"base", "record/trace"}},
       {"record",

@@ -2,6 +2,9 @@
 // fs-resolve pack: what is in a bundle, in which order, and what is not.
 #include <sys/stat.h>
 
+#include <cstring>
+
+#include "ship/bundle/frame.hpp"
 #include "tests/bundle/bundle_support.hpp"
 #include "tests/support/prelude.hpp"
 
@@ -184,6 +187,46 @@ TEST_F(Pack, of_a_full_disk_says_so_and_leaves_nothing) {
   EXPECT_NE(made.status, 0);
   EXPECT_THAT(made.err, HasSubstr("No space left on device"));
   EXPECT_EQ(made.out, "");
+}
+
+TEST_F(Pack, compiles_the_python_files_that_lack_it) {
+  const std::string python = "/usr/bin/python3.11";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
+  add("pkg/__init__.py", "x = 1\n");
+  add("pkg/broken.py", "this is no Python\n");
+  add("pkg/private.py", "y = 2\n", 0600);
+  add("unused.py", "z = 3\n");
+  add("__pycache__/has.cpython-311.pyc", "as it is");
+  add("has.py", "z = 3\n");
+  auto content = map_of({python}, {tree_});
+  content.objects[0].is_elf = true;
+  content.programs.push_back({.path = python, .object = 0, .view = 0});
+  value_or_throw(write_map(content, map_));
+  const auto made = pack({"--trace", trace({tree_ + "/pkg/__init__.py", tree_ + "/has.py",
+                                            tree_ + "/pkg/broken.py", tree_ + "/pkg/private.py"})});
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(packed(), (Strings{"pkg/__init__.py", "pkg/__pycache__/__init__.cpython-311.pyc",
+                               "has.py", "pkg/broken.py", python}));
+  EXPECT_FALSE(fs::exists(tree_ + "/pkg/__pycache__"));
+  const auto reader = value_or_throw(MapReader::open(bundle_));
+  const auto trees = value_or_throw(reader.trees());
+  const TreeIndex& tree = trees[0].second;
+  const auto compiled = *tree.find_path("pkg/__pycache__/__init__.cpython-311.pyc");
+  EXPECT_EQ(tree.node(compiled).mode, S_IFREG | 0644);
+  EXPECT_EQ(tree.node(*tree.find_path("pkg/__pycache__")).mode, S_IFDIR | 0755);
+  EXPECT_TRUE(tree.find_path("pkg/__pycache__/private.cpython-311.pyc"));
+  EXPECT_FALSE(tree.find_path("__pycache__/unused.cpython-311.pyc"));
+  // The header names the source's time and size.
+  const auto file = value_or_throw(open_file(bundle_, O_RDONLY));
+  const auto place = reader.bundle()->trees[0][compiled];
+  const auto pyc = value_or_throw(read_frame(file.get(), bundle_, *reader.bundle(), 0))
+                       .substr(place, tree.node(compiled).size);
+  std::uint32_t numbers[4];
+  std::memcpy(numbers, pyc.data(), sizeof(numbers));
+  EXPECT_EQ(numbers[2],
+            static_cast<std::uint32_t>(file_stamp(status_of(tree_ + "/pkg/__init__.py")).mtime_ns /
+                                       1'000'000'000));
+  EXPECT_EQ(numbers[3], 6U);
 }
 
 TEST_F(Pack, verify_names_each_damaged_frame) {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/tool/compile_python.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "base/child.hpp"
+#include "base/fd.hpp"
+#include "base/log.hpp"
+#include "base/output_file.hpp"
+#include "base/try.hpp"
+#include "resolver/map/tree_index.hpp"
+
+namespace heddle {
+namespace {
+
+using Entry = TreeIndexWriter::Entry;
+
+/// A file that does not compile, such as one of another Python version, is left as it is.
+constexpr const char* kScript = R"(
+import concurrent.futures, os, py_compile, sys
+directory = sys.argv[1]
+def one(job):
+    try:
+        py_compile.compile(os.fsdecode(job[1]), f'{directory}/{job[0]}.pyc', doraise=True, quiet=2,
+                           invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    except Exception:
+        pass
+with open(directory + '/list', 'rb') as paths:
+    jobs = list(enumerate(paths.read().split(b'\0')[:-1]))
+with concurrent.futures.ProcessPoolExecutor() as pool:
+    list(pool.map(one, jobs, chunksize=16))
+)";
+
+/// A Python file without its compiled form.
+struct Source {
+  std::string path;
+  std::size_t tree = 0;
+  std::int64_t mtime_ns = 0;
+};
+
+/// The map's own interpreter; empty: none that may be run.
+std::string interpreter_of(const MapContent& content) {
+  for (const auto& program : content.programs) {
+    if (!program.path.substr(program.path.rfind('/') + 1).starts_with("python")) continue;
+    struct stat status {};
+    if (::stat(program.path.c_str(), &status) == 0 && (status.st_mode & 0022) == 0 &&
+        (status.st_uid == 0 || status.st_uid == ::geteuid()))
+      return program.path;
+  }
+  return {};
+}
+
+/// What it prints. Isolated: it reads no variables, and nothing of the working directory or of
+/// site-packages.
+Result<std::string> run_python(const std::string& python, const std::vector<std::string>& words) {
+  auto output = TRY(make_pipe());
+  const Fd null = TRY(open_file("/dev/null", O_RDWR));
+  std::vector<std::string> argv = {python, "-I", "-S", "-c"};
+  argv.insert(argv.end(), words.begin(), words.end());
+  auto child =
+      TRY(spawn(python, argv,
+                {.fds = {{null.get(), STDIN_FILENO}, {output.write_end.get(), STDOUT_FILENO}}}));
+  output.write_end.reset();
+  auto text = TRY(read_all(output.read_end.get(), python, 1 << 16));
+  if (TRY(child.wait()) != 0) return fail(python, "cannot compile", "it failed");
+  return text;
+}
+
+/// `x.TAG.pyc` of `x.py`.
+std::string compiled_name(std::string_view source, const std::string& tag) {
+  return std::string(source.substr(0, source.size() - 2)) + tag + ".pyc";
+}
+
+std::vector<Source> find_sources(const MapContent& content, const std::string& tag,
+                                 const std::function<bool(const std::string&)>& is_wanted) {
+  std::vector<Source> out;
+  for (std::size_t i = 0; i < content.trees.size(); ++i) {
+    const auto index = value_or_throw(TreeIndex::of(content.trees[i].index));
+    for (TreeNodeId id = 0; id < index.size(); ++id) {
+      const TreeNode node = index.node(id);
+      if (!S_ISREG(node.mode) || node.hole || !node.name.ends_with(".py")) continue;
+      const auto cache = index.find(node.parent, "__pycache__");
+      if (cache && (index.node(*cache).hole || !S_ISDIR(index.node(*cache).mode))) continue;
+      if (cache && index.find(*cache, compiled_name(node.name, tag))) continue;
+      auto path = content.trees[i].path + "/" + index.path(id);
+      if (is_wanted(path)) out.push_back({std::move(path), i, node.mtime_ns});
+    }
+  }
+  return out;
+}
+
+Entry entry_of(const TreeIndex& index, TreeNodeId id) {
+  const TreeNode node = index.node(id);
+  Entry out{.name = std::string(node.name),
+            .mode = node.mode,
+            .uid = node.uid,
+            .gid = node.gid,
+            .links = node.links,
+            .size = node.size,
+            .mtime_ns = node.mtime_ns,
+            .ctime_ns = node.ctime_ns,
+            .hole = node.hole,
+            .target = std::string(node.target),
+            .ino = node.same_as,
+            .children = {}};
+  for (TreeNodeId i = 0; i < node.child_count; ++i)
+    out.children.push_back(entry_of(index, node.first_child + i));
+  return out;
+}
+
+Entry* child_of(Entry& directory, std::string_view name) {
+  const auto at = std::ranges::find(directory.children, name, &Entry::name);
+  return at == directory.children.end() ? nullptr : &*at;
+}
+
+/// Adds the compiled form of the file at `path`, which is relative to `root`.
+void add_compiled(Entry& root, std::string_view path, const std::string& tag, std::uint64_t size) {
+  Entry* directory = &root;
+  for (auto slash = path.find('/'); slash != path.npos; slash = path.find('/')) {
+    directory = child_of(*directory, path.substr(0, slash));
+    path.remove_prefix(slash + 1);
+  }
+  Entry made = *child_of(*directory, path);
+  made.name = compiled_name(path, tag);
+  made.mode = static_cast<std::uint16_t>(S_IFREG | (made.mode & 0666));
+  made.links = 1;
+  made.size = size;
+  Entry* cache = child_of(*directory, "__pycache__");
+  if (!cache) {
+    Entry fresh = *directory;
+    fresh.name = "__pycache__";
+    fresh.children.clear();
+    fresh.links = 2;
+    ++directory->links;
+    cache = &directory->children.emplace_back(std::move(fresh));
+  }
+  cache->children.push_back(std::move(made));
+}
+
+}  // namespace
+
+Result<std::map<std::string, std::string>> compile_python(
+    MapContent& content, const std::function<bool(const std::string&)>& is_wanted,
+    const std::string& directory) {
+  std::map<std::string, std::string> out;
+  const auto python = interpreter_of(content);
+  if (python.empty() || content.trees.empty()) return out;
+  auto tag = TRY(run_python(python, {"import sys; print(sys.implementation.cache_tag)"}));
+  while (tag.ends_with('\n')) tag.pop_back();
+  const auto sources = find_sources(content, tag, is_wanted);
+  if (sources.empty()) return out;
+  std::string list;
+  for (const auto& source : sources) list.append(source.path).push_back('\0');
+  TRY(write_output(directory + "/list", list));
+  TRY(run_python(python, {kScript, directory}));
+  std::vector<std::optional<Entry>> roots(content.trees.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const auto& [path, tree, mtime_ns] = sources[i];
+    const auto made = directory + "/" + std::to_string(i) + ".pyc";
+    struct stat status {};
+    if (::stat(made.c_str(), &status) != 0) continue;
+    const timespec time{mtime_ns / 1'000'000'000, mtime_ns % 1'000'000'000};
+    const timespec times[] = {time, time};
+    if (::utimensat(AT_FDCWD, made.c_str(), times, 0) != 0) return fail_errno(made, "cannot write");
+    if (!roots[tree])
+      roots[tree] = entry_of(value_or_throw(TreeIndex::of(content.trees[tree].index)), kTreeRoot);
+    add_compiled(*roots[tree], std::string_view(path).substr(content.trees[tree].path.size() + 1),
+                 tag, static_cast<std::uint64_t>(status.st_size));
+    const auto slash = path.rfind('/') + 1;
+    out[path.substr(0, slash) + "__pycache__/" + compiled_name(path.substr(slash), tag)] = made;
+  }
+  for (std::size_t tree = 0; tree < roots.size(); ++tree)
+    if (roots[tree])
+      content.trees[tree].index = TRY(TreeIndexWriter::encode(std::move(*roots[tree])));
+  return out;
+}
+
+}  // namespace heddle

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "base/result.hpp"
+#include "resolver/map/map_content.hpp"
+
+namespace heddle {
+
+/// Adds to the trees of a map the compiled forms (`__pycache__/x.TAG.pyc`) that its Python files
+/// lack: a tree is served read-only, so that otherwise each process would compile them. The map's
+/// own interpreter makes them in `directory`, and only if root or this user alone can have written
+/// it. `is_wanted`: of a .py file's path. Result: the file of each new path; empty: none is
+/// missing, or no interpreter can make them.
+Result<std::map<std::string, std::string>> compile_python(
+    MapContent& content, const std::function<bool(const std::string&)>& is_wanted,
+    const std::string& directory);
+
+}  // namespace heddle
