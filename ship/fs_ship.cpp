@@ -15,11 +15,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <thread>
 
 #include "base/command_line.hpp"
@@ -314,11 +313,15 @@ class Shipment {
     if (!o_.quiet || !enough)
       say(fmt::format("{} of {} nodes have {} ({} bytes) after {:.1f} s, by {}", had, nodes_.size(),
                       escape_for_terminal(o_.bundle), size_, whole, escape_for_terminal(o_.via)));
-    for (const auto& node : nodes_)
-      if (!node.ok)
-        say(fmt::format("{}: {}: {}", node.name, escape_for_terminal(node.error),
-                        node.source == "shared" ? "it reads " + escape_for_terminal(source_)
-                                                : "it has no bundle"));
+    std::map<std::string, std::string> failures;  // nodes that failed alike in one line
+    for (const auto& node : nodes_) {
+      if (node.ok) continue;
+      auto& names = failures[escape_for_terminal(node.error) +
+                             (node.source == "shared" ? "; reads " + escape_for_terminal(source_)
+                                                      : "; has no bundle")];
+      names += (names.empty() ? "" : ",") + node.name;
+    }
+    for (const auto& [why, names] : failures) say(names + ": " + why);
     if (o_.json != "-") fmt::print("{}\n", path());
     if (o_.json.empty()) return;
     nlohmann::json list = nlohmann::json::array();

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/escape.hpp"
 #include "base/find_program.hpp"
 #include "base/log.hpp"
 #include "base/run_main.hpp"
@@ -43,8 +44,9 @@ Words fill_in(Words words, const std::vector<std::pair<std::string, std::string>
 Result<Output> run_command(const Words& words, int out) {
   const auto program = TRY(find_program(words[0]));
   Pipe pipe = TRY(make_pipe());
+  const Fd null = TRY(open_file("/dev/null", O_RDONLY));
   SpawnOptions options;
-  options.fds = {{out < 0 ? pipe.write_end.get() : out, STDOUT_FILENO}};
+  options.fds = {{null.get(), STDIN_FILENO}, {out < 0 ? pipe.write_end.get() : out, STDOUT_FILENO}};
   auto child = TRY(spawn(program, words, options));
   pipe.write_end.reset();
   Output done;
@@ -72,7 +74,7 @@ void NodeStep::gather(const Clock::time_point& end,
       rest_.erase(0, at + 1);
       const auto answer = parse_answer(line);
       if (!answer)
-        say(line);
+        say(escape_for_terminal(line));
       else if (until(*answer))
         return;
     }

@@ -20,8 +20,8 @@ Words split_words(const std::string& text);
 /// Replaces each `{name}` of `values` in each word; a word stays one word.
 Words fill_in(Words words, const std::vector<std::pair<std::string, std::string>>& values);
 
-/// Runs a command, found in PATH, with this process's stdin and stderr. Result: its stdout, and its
-/// exit status.
+/// Runs a command, found in PATH, with stdout on the descriptor `out` if it is >= 0, and without
+/// stdin, which may be the batch script's. Result: its stdout otherwise, and its exit status.
 struct Output {
   int status = 0;
   std::string text;
