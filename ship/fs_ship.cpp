@@ -356,7 +356,7 @@ class Shipment {
 
 int run(int argc, char** argv) {
   Options o;
-  CLI::App app("Copies a bundle to each node of a job");
+  CLI::App app("Copies a bundle to each node of a job", "fs-ship");
   add_options(app, o);
   forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;

@@ -3,6 +3,7 @@
 complete -c fs-gen -s h -l help -d 'Print this help message and exit'
 complete -c fs-gen -l version -d 'Display program version information and exit'
 complete -c fs-gen -l map -r -d 'Use this map (made by fs-resolve build); resolve nothing'
+complete -c fs-gen -l fallback -r -d 'With a bundle: another copy of it, read where the first is damaged'
 complete -c fs-gen -l out -r -d 'Keep the map of this run here'
 complete -c fs-gen -l learn -d 'Add the programs and dlopened libraries of this run to the map of --out'
 complete -c fs-gen -l plugins -r -d 'Serve this plugin directory too, under its own name (repeatable)'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Made by `./dev completions` from fs-mount --help; do not edit.
 _fs_mount() {
-  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version -f --foreground --on-drift --serve --prefetch --stage --budget --threads --origin-timeout --log --reload -u --unmount --lazy --stats --json --verify --node --fuse-fd --mount-point --ready-fd --cleanup --leave-tree --keep --listen-fd'
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version -f --foreground --on-drift --serve --prefetch --stage --budget --threads --origin-timeout --fallback --signers --log --reload -u --unmount --lazy --stats --json --verify --node --fuse-fd --mount-point --ready-fd --cleanup --leave-tree --keep --listen-fd'
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --on-drift) values='refuse warn keep eio' ;;

@@ -10,6 +10,8 @@ complete -c fs-mount -l stage -r -d 'Copy the files to this directory on the nod
 complete -c fs-mount -l budget -r -d 'With --stage: how much that directory may hold (4G)'
 complete -c fs-mount -l threads -r -d 'Most threads that answer the kernel (4, at most 64)'
 complete -c fs-mount -l origin-timeout -r -d 'Seconds until reads of an unresponsive file system fail (60; 0: never)'
+complete -c fs-mount -l fallback -r -d 'Another copy of the bundle, read where the first is damaged'
+complete -c fs-mount -l signers -r -d 'Mount only what a key of this file has signed (MAP.sig); then it may be anyone'\''s'
 complete -c fs-mount -l log -r -d 'File for the daemon'\''s messages (default: discarded)'
 complete -c fs-mount -l reload -d 'Replace the mount at DIR by a new one, of MAP or of the same map'
 complete -c fs-mount -s u -l unmount -d 'Unmount DIR'
