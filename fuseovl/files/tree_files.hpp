@@ -27,7 +27,7 @@ struct ServedTree {
   /// O_PATH. It shows the original also when the mount covers it. Invalid: the tree is missing.
   Fd root;
   bool is_served = false;  ///< else it is an empty directory
-  bool is_fuse = false;  ///< of its file system
+  bool is_fuse = false;    ///< of its file system
 };
 
 /// Opens the directories of `trees`. One that is missing, or whose file system has not answered for

@@ -18,7 +18,7 @@ struct StreamFile {
 
 struct BundleInput {
   std::vector<StreamFile> files;  ///< in the order of the stream
-  std::string map;                  ///< the map's bytes
+  std::string map;                ///< the map's bytes
   /// As in BundleIndex; a file's place is the sum of the sizes before it.
   std::vector<std::uint64_t> objects;
   std::vector<std::vector<std::uint64_t>> trees;
