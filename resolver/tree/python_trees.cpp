@@ -164,7 +164,33 @@ class PythonSearch {
   }
   std::string program_path(const std::string& name) const {
     const auto found = find_program(name, variable("PATH"));
-    return found ? absolute(*found, cwd_) : std::string();
+    return found ? behind_shim(absolute(*found, cwd_)) : std::string();
+  }
+
+  /// pyenv's shims are shell scripts that start the interpreter of the chosen version (its
+  /// libexec/pyenv-version-name, pyenv-exec). Any other path is returned as it is.
+  std::string behind_shim(const std::string& path) const {
+    const auto shims = directory_of(path);
+    const auto root = directory_of(shims);
+    if (file_name(shims) != "shims" || !is_python_name(path) || !exists(root + "/versions"))
+      return path;
+    auto chosen = variable("PYENV_VERSION");
+    for (auto from = cwd_; chosen.empty() && !from.empty(); from = directory_of(from))
+      chosen = text_of(from + "/.python-version");
+    if (chosen.empty()) chosen = text_of(root + "/version");
+    std::ranges::replace(chosen, ':', '\n');
+    for (const auto& line : split(chosen, '\n')) {
+      const auto version = std::string(trimmed(line));
+      if (version.empty() || version.find('/') != version.npos) continue;
+      const auto program = root + "/versions/" + version + "/bin/" + file_name(path);
+      if (exists(program)) return program;
+    }
+    // "system", or none: what the shims hide.
+    std::string rest;
+    for (const auto& directory : split(variable("PATH"), ':'))
+      if (directory != shims) rest += (rest.empty() ? "" : ":") + directory;
+    const auto found = find_program(file_name(path), rest);
+    return found ? absolute(*found, cwd_) : path;
   }
 
   /// Sets interpreter, script and options, if `path` leads to Python.

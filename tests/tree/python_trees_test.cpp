@@ -289,5 +289,26 @@ TEST_F(PythonTreesTest, cover_the_sys_path_of_real_interpreters) {
   }
 }
 
+TEST_F(PythonTreesTest, behind_pyenvs_shims_are_those_of_the_chosen_version) {
+  const std::string shim = "#!/usr/bin/env bash\nexec pyenv exec python3\n";
+  environment_[0] = "PATH=" + dir_ / "pyenv/shims:" + dir_ / "opt/bin";
+  put("pyenv/shims/python3", shim);
+  mkdir("cwd");
+  install("opt");
+  install("pyenv/versions/3.11.7");
+  install("pyenv/versions/mine");
+  const auto chosen = [&] { return shorter(find({"python3", "x.py"}).interpreter); };
+  put("pyenv/version", "3.11.7\n");
+  EXPECT_EQ(chosen(), "pyenv/versions/3.11.7/bin/python3");
+  put(".python-version", "mine\n3.11.7\n");
+  EXPECT_EQ(chosen(), "pyenv/versions/mine/bin/python3");
+  environment_.emplace_back("PYENV_VERSION=none:3.11.7");
+  EXPECT_EQ(chosen(), "pyenv/versions/3.11.7/bin/python3");
+  environment_.back() = "PYENV_VERSION=../../opt";
+  EXPECT_EQ(chosen(), "opt/bin/python3");
+  environment_.back() = "PYENV_VERSION=system";
+  EXPECT_EQ(chosen(), "opt/bin/python3");
+}
+
 }  // namespace
 }  // namespace heddle::test
