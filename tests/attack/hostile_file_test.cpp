@@ -123,7 +123,11 @@ class HostileImage : public ::testing::Test {
     EXPECT_FALSE(last_.timed_out);
     Strings out;
     bool any = false;
-    for (const auto& line : lines_of(value_or_throw(read_file(log)))) {
+    std::map<std::string, std::string> unfinished;  // by thread: strace splits the calls of several
+    for (auto line : lines_of(value_or_throw(read_file(log)))) {
+      const auto thread = line.substr(0, line.find(' '));
+      if (line.ends_with("<unfinished ...>")) unfinished[thread] = line;
+      if (line.find(" resumed>") != line.npos) line = unfinished[thread] + line;
       const auto answer = line.rfind(" = ");
       if (answer == line.npos) continue;
       any = true;
