@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <random>
 #include <set>
 #include <thread>
