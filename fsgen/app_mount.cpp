@@ -139,6 +139,11 @@ DaemonCounters DaemonCounters::since(const DaemonCounters& before) const {
   DaemonCounters out = *this;
   out.requests -= before.requests;
   out.bytes_read -= before.bytes_read;
+  if (before.first_refused != "") out.first_refused.reset();
+  out.changed_files -= before.changed_files;
+  std::erase_if(out.changed, [&](const std::string& path) {
+    return std::ranges::find(before.changed, path) != before.changed.end();
+  });
   out.tree_files -= before.tree_files;
   out.writes_refused -= before.writes_refused;
   return out;

@@ -36,13 +36,13 @@ struct MountOrder {
 struct DaemonCounters {
   std::uint64_t requests = 0;
   std::uint64_t bytes_read = 0;
-  std::uint64_t tree_files = 0;      ///< of the trees, that were read
-  std::uint64_t writes_refused = 0;  ///< to trees
-  std::string first_refused;         ///< path
+  std::uint64_t tree_files = 0;                   ///< of the trees, that were read
+  std::uint64_t writes_refused = 0;               ///< to trees
+  std::optional<std::string> first_refused = "";  ///< outside __pycache__; nullopt: unknown
   std::vector<std::string> changed;  ///< files of trees that changed: some of the paths
   std::uint64_t changed_files = 0;
 
-  /// Since `before`.
+  /// Since `before`. Paths that another run met before this one are left out.
   DaemonCounters since(const DaemonCounters& before) const;
 };
 

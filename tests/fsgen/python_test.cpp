@@ -456,3 +456,25 @@ INSTANTIATE_TEST_SUITE_P(Users, PythonOfUsers, ::testing::Values(Who{"root", 0},
 
 }  // namespace
 }  // namespace heddle::test
+TEST_P(PythonOfUsers, report_of_a_shared_mount_names_no_path_of_another_run) {
+  const auto ours =
+      sh("mkdir $OUT/lib; echo one > $OUT/lib/file; $FS_GEN -q --out $OUT/map --tree $OUT/lib sh "
+         "-c :; "
+         "$FS_GEN -q --map $OUT/map --json $OUT/first.json sh -c 'touch $OUT/lib/mine; > $OUT/up; "
+         "while [ ! -e $OUT/go ]; do sleep 0.01; done; cat $OUT/lib/file; > $OUT/up2; "
+         "while [ ! -e $OUT/go2 ]; do sleep 0.01; done' 2> /dev/null & "
+         "while [ ! -e $OUT/up ]; do sleep 0.01; done; echo other > $OUT/lib/file; > $OUT/go; "
+         "while [ ! -e $OUT/up2 ]; do sleep 0.01; done; $FS_GEN --map $OUT/map --json "
+         "$OUT/second.json sh -c 'touch $OUT/lib/other 2> /dev/null; :'; > $OUT/go2; wait");
+  const auto first = world_->report("first.json");
+  EXPECT_EQ(first["changed_files"], 1U);
+  EXPECT_EQ(first["first_refused"], world_->dir() / "out/lib/mine");
+  const auto second = world_->report("second.json");
+  EXPECT_TRUE(second["shared"].get<bool>());
+  EXPECT_EQ(second["writes_refused"], 1U);
+  EXPECT_FALSE(second.contains("first_refused"));
+  EXPECT_EQ(second["changed_files"], 0U);
+  EXPECT_TRUE(second["changed"].empty());
+  EXPECT_THAT(ours.err, HasSubstr("1 writes (EROFS)\n"));
+}
+
