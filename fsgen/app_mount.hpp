@@ -30,6 +30,8 @@ std::string hint_for(Via via);
 
 struct MountOrder {
   std::string map_path;              ///< absolute
+  int map = -1;                      ///< open on the map; another one may be at its path by now
+  std::string map_id;                ///< of that file
   std::vector<std::string> options;  ///< of fs-mount; only equal ones share a mount
 };
 

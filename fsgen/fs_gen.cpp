@@ -10,7 +10,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "base/coder.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
@@ -171,19 +170,16 @@ AppEnd report_run(const GenOptions& options, const RunReport& done, OutputFile* 
 /// empty: options ask for something else.
 std::string plain_key(const GenOptions& o, const std::string& app_path) {
   if (!o.may_be_cached() || o.via != Via::best || !o.json_file.empty() || !o.learns) return {};
-  std::error_code error;
-  std::vector<std::string> words = o.command;
-  words.push_back(std::filesystem::absolute(app_path, error).string());
-  words.push_back(std::filesystem::current_path(error).string());
-  for (const auto* list : {&o.slow, &o.fast, &o.trees, &o.tree_excludes})
-    words.insert(words.end(), list->begin(), list->end());
-  words.push_back(o.python);
-  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES",
-                           "PYTHONPATH", "PYTHONHOME"})
-    words.push_back(Environment().get(name).value_or(""));
-  Encoder coder;
-  coder(words);
-  return hash_bytes(coder.take()).hex();
+  return command_key(o, app_path);
+}
+
+/// What a plain mark of a Python program depends on: the directories that it imports from, and
+/// their file systems.
+std::string plain_trees(const TreeCandidates& candidates) {
+  auto out = candidates.identity();
+  for (const auto& found : candidates.found)
+    if (const auto stamp = RunCache::stamp_of(found.path)) out += fmt::format(" {}", stamp->id.dev);
+  return out;
 }
 
 /// Becomes APP. Returns the exit status when that fails.
@@ -249,7 +245,8 @@ bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& d
 void remember(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
               const RunReport& done, const RunCache& cache, const std::string& plain) {
   if (!gains(options, map, done)) {
-    if (!plain.empty()) cache.mark_plain(plain, app_path);
+    if (!plain.empty() && map.candidates)
+      cache.mark_plain(plain, app_path, plain_trees(*map.candidates));
     return;
   }
   if (!options.learns) return;
@@ -261,9 +258,7 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
   const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
   if (!valid || !has_new(found, now->learned, map.content)) return;
   const auto learned = merged(now->learned, found);
-  if (learned != now->learned)
-    (void)prepare_map(options, app_path, "", &cache, learned,
-                      AppTrees{map.content.trees, map.tree_notes, {}});
+  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned, &map);
 }
 
 /// `--explain`.
@@ -325,7 +320,9 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     return learn(options, *app_path, [&](const GenOptions& once) { return run(once, json); });
   const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;
   const auto plain = cache ? plain_key(options, *app_path) : "";
-  const bool is_plain = !plain.empty() && cache->is_plain(plain, *app_path);
+  const bool is_plain = !plain.empty() && cache->is_plain(plain, *app_path, [&] {
+    return plain_trees(find_tree_candidates(options));
+  });
   if (is_plain && !options.explain) {
     if (!options.quiet)
       say(escape_for_terminal(options.command[0]) +

@@ -141,7 +141,7 @@ class GuidedRun {
   TempDir& work_;
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
-  MountOrder order_{map_.path, mount_options(options_, map_.serve)};
+  MountOrder order_{map_.path, map_.file.get(), map_.id, mount_options(options_, map_.serve)};
   std::string stale_;  ///< Via::direct: which of the map's files have changed; empty: none
   const std::string learn_log_ = !options_.learn_log.empty() ? options_.learn_log
                                  : learns_into_cache()       ? work_path_ + "/learned"
