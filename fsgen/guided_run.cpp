@@ -368,6 +368,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
   // LD_LIBRARY_PATH can only lead into a mount.
   if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
   std::vector<std::string> passed_over;
+  std::vector<TempDir> earlier;  // of failed ways: the map may be in the first one
   for (auto way = ways.begin();;) {
     GuidedRun run(options, *way, app_path, map, places, work);
     auto done = run.run();
@@ -393,10 +394,11 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       passed_over.push_back(reason);
       way = run.blocks_every_mount(error) ? ways.end() - 1 : way + 1;
     }
+    // The daemon of a failed way may still remove the one that it had.
+    earlier.push_back(std::move(work));
+    work = TRY(make_work_dir());
     if (*way == Via::direct) {
       warn(Error("", reason, "continuing without a mount", hint));
-      // The daemon of a failed way may still remove the first one. This way needs no map.
-      work = TRY(make_work_dir());
     } else if (had_trees) {
       say_no_trees();
     }
