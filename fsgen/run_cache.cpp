@@ -9,12 +9,12 @@
 #include <atomic>
 #include <ctime>
 #include <filesystem>
-#include <thread>
 
 #include "base/coder.hpp"
 #include "base/escape.hpp"
 #include "base/file_systems.hpp"
 #include "base/launch/rank.hpp"
+#include "base/task_pool.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/map/index_format.hpp"
 #include "resolver/map/map_format.hpp"
@@ -38,7 +38,6 @@ constexpr std::int64_t kDay = 24 * 3600 * kSecond;
 constexpr std::int64_t kValidFor = 10 * kSecond;
 constexpr std::size_t kLargest = std::size_t{256} << 20;
 constexpr std::size_t kMostFiles = 1024;
-constexpr unsigned kThreads = 32;
 constexpr std::size_t kTrailer = sizeof(std::uint64_t) + sizeof(Checksum);
 
 std::string directory_name() {
@@ -76,17 +75,11 @@ bool is_unchanged(const Seen::Path& seen, const std::vector<std::string>& names)
   return !error && digest == seen.digest;
 }
 
-bool is_unchanged(const Seen& seen, unsigned threads) {
-  std::atomic<std::size_t> next{0};
+bool is_unchanged(const Seen& seen) {
   std::atomic<bool> good{true};
-  const auto work = [&] {
-    for (std::size_t i = 0; good && (i = next++) < seen.paths.size();)
-      if (!is_unchanged(seen.paths[i], seen.names)) good = false;
-  };
-  std::vector<std::jthread> others;
-  while (others.size() + 1 < threads) others.emplace_back(work);
-  work();
-  others.clear();
+  for_each_at_once(seen.paths.size(), [&](std::size_t i) {
+    if (good && !is_unchanged(seen.paths[i], seen.names)) good = false;
+  });
   return good;
 }
 
@@ -184,12 +177,10 @@ std::optional<CachedRun> RunCache::find(const std::string& key, bool& valid,
 
 bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen& seen,
                         const std::function<bool(const CachedRun&)>& holds) const {
-  const auto still_holds = [&](unsigned threads) {
-    return is_unchanged(seen, threads) && (!holds || holds(run));
-  };
-  if (!run.mount) return still_holds(1);
+  const auto still_holds = [&] { return is_unchanged(seen) && (!holds || holds(run)); };
+  if (!run.mount) return still_holds();
   return !once_a_job(key, modified_ns(directory_.get(), key), [&] {
-            return std::string(still_holds(kThreads) ? "valid" : "");
+            return std::string(still_holds() ? "valid" : "");
           }).empty();
 }
 
@@ -316,7 +307,7 @@ std::string RunCache::show() const {
                        entry->run.trees   ? "mount with trees"
                        : entry->run.mount ? "mount"
                                           : "direct",
-                       is_unchanged(entry->seen, kThreads) ? "valid" : "out of date");
+                       is_unchanged(entry->seen) ? "valid" : "out of date");
   }
   return out + fmt::format("{} command lines that gain nothing\n", plain);
 }

@@ -46,7 +46,7 @@ class RunCache {
   /// Whether processes may map its files: on a network file system that is a SIGBUS when another
   /// node removes them.
   bool is_local() const;
-  /// The run `key`. `valid`: all that it depends on is unchanged, looked up by 32 threads where
+  /// The run `key`. `valid`: all that it depends on is unchanged, looked up by many threads where
   /// files are slow, and on each node by one rank of a job for the others that start within ten
   /// seconds. Also asked, once all of that is unchanged: `holds`, if given.
   std::optional<CachedRun> find(const std::string& key, bool& valid,
