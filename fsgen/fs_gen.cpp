@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -126,28 +125,17 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
   return end;
 }
 
-/// `--learn`: calls `run` with a log for what its processes load, and writes the map with all of
-/// that to options.out. Result: run's end; an unwritable map is reported, and is exit_failure if
-/// APP succeeded.
-AppEnd learn(const GenOptions& options, const std::string& app_path,
-             const std::function<AppEnd(const GenOptions&)>& run) {
-  // Not in the run's directory, which ends with the mount. The log is owner-only: a user who can
-  // write to the log chooses what later runs load.
-  const auto directory = value_or_throw(make_work_dir());
-  GenOptions once = options;
-  once.out.clear();
-  once.learn_log = directory.path() + "/log";
-  (void)value_or_throw(open_file(once.learn_log, O_WRONLY | O_CREAT | O_EXCL, 0600));
-  const AppEnd end = run(once);
-  auto learned = read_learned_run(once.learn_log);
-  auto map = learned ? prepare_map(options, app_path, "", nullptr, *learned)
-                     : Result<PreparedMap>(fail(std::move(learned.error())));
+/// `--learn`: writes the map with all that APP's processes have `learned` to options.out. Result:
+/// `end`, APP's; an unwritable map is reported, and is exit_failure if APP succeeded.
+AppEnd learn(const GenOptions& options, const std::string& app_path, const LearnedRun& learned,
+             const AppEnd& end) {
+  const auto map = prepare_map(options, app_path, "", nullptr, learned);
   if (!map) {
     report(map.error());
     return end.status == exit_done ? AppEnd{exit_failure} : end;
   }
   std::size_t names = 0;
-  for (const auto& [path, libraries] : *learned) names += libraries.size();
+  for (const auto& [path, libraries] : learned) names += libraries.size();
   if (!options.quiet)
     say(fmt::format("{}: {} program{}, {} names learned in this run",
                     escape_for_terminal(map->path), map->content.programs.size(),
@@ -316,8 +304,6 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
       warn("HEDDLE=off: --out, --learn, --json and --compare do nothing");
     return become_app(options, *app_path);
   }
-  if (options.learn && options.learn_log.empty())
-    return learn(options, *app_path, [&](const GenOptions& once) { return run(once, json); });
   const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;
   const auto plain = cache ? plain_key(options, *app_path) : "";
   const bool is_plain = !plain.empty() && cache->is_plain(plain, *app_path, [&] {
@@ -345,7 +331,8 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   }
   if (done->exec_error != 0) return {report_exec_failure(options.command[0], done->exec_error)};
   if (cache && map && !map->key.empty()) remember(options, *app_path, *map, *done, *cache, plain);
-  return report_run(options, *done, json);
+  const auto end = report_run(options, *done, json);
+  return options.learn ? learn(options, *app_path, done->learned_run, end) : end;
 }
 
 /// Makes the directory, which on a node's own disk is often one per job. A warning here replaces
