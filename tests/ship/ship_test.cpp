@@ -86,8 +86,8 @@ class Ship : public Bundle {
   }
 
   std::string in_cluster() const {
-    return "unset TMPDIR; export SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() +
-           "; ";
+    return "unset TMPDIR; export XDG_CACHE_HOME=" + (dir_ / "cache") +
+           " SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() + "; ";
   }
   RunResult sh(const std::string& script) const { return run(enter(init_, in_cluster() + script)); }
   /// On the node, as the cluster's root.
@@ -306,7 +306,7 @@ struct CancelledWithEpilog : Cancelled {
 
 TEST_F(CancelledWithEpilog, job_leaves_no_file_mount_or_process) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
-  ASSERT_EQ(sh(staged_program("fs-resolve") + " build -o sleep.map /bin/sleep").status, 0);
+  ASSERT_EQ(sh(staged_program("fs-resolve") + " build -o sleep.map /bin/sh /bin/sleep").status, 0);
   cancel(staged_program("fs-ship") + " app.bundle && srun " + fs_gen +
          " -q --via private --map sleep.map sh -c 'grep -q heddle /proc/self/mountinfo && touch "
          "running; exec sleep 100'");
