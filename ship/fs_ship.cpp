@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/command_line.hpp"
@@ -45,6 +46,9 @@ constexpr std::chrono::seconds kFirstPause{1};
 constexpr std::chrono::seconds kMoreTime{5};
 constexpr std::size_t kMostJobs = 5000;  ///< in an argument of 128 KiB; else nothing is removed
 constexpr const char* kRegistry = "registry:";
+/// squeue(1), JOB STATE CODES.
+constexpr std::string_view kEnded[] = {"BOOT_FAIL", "CANCELLED", "COMPLETED",     "DEADLINE",
+                                       "FAILED",    "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"};
 
 struct Options {
   std::string bundle, via = "sbcast", launch, to = "/tmp", job, json;
@@ -77,7 +81,8 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("COMMAND");
   app.add_option("--nodes", o.nodes, "The nodes (default: those of the Slurm job)")
       ->type_name("NODE,...")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--job", o.job, "The job's id (default: $SLURM_JOB_ID)")->type_name("ID");
   app.add_option("--json", o.json, "Write a report in JSON to FILE; - is standard output")
       ->type_name("FILE");
@@ -151,14 +156,32 @@ class Shipment {
     if (o_.job.empty() || o_.nodes.empty() || (!is_slurm_ && o_.launch.empty()))
       throw Error("", "not within an allocation", "SLURM_JOB_ID is not set",
                   "run it in the batch script, or give --launch, --nodes and --job");
+    std::set<std::string> names;
     for (const auto& name : o_.nodes) {
       if (!is_plain_name(name)) throw Error(name, "not a node's name");
+      // Answers are told apart by it.
+      if (!names.insert(short_name(name)).second) throw Error(name, "named twice");
       nodes_.push_back({name});
     }
     if (o_.min_nodes > nodes_.size())
       throw Error("--min-nodes", "there are fewer nodes", std::to_string(nodes_.size()));
-    if (is_slurm_)
-      live_ = words_of({"squeue", "-h", "-u", std::to_string(::geteuid()), "-o", "%A"});
+    if (is_slurm_) live_ = live_jobs();
+  }
+
+  /// All of the user's that have not ended, also suspended ones and those of hidden partitions;
+  /// without the user's own settings of squeue(1), which may leave jobs out.
+  static std::vector<std::string> live_jobs() {
+    Words words = {"env", "-u", "SLURM_CLUSTERS"};
+    for (char** each = ::environ; *each != nullptr; ++each)
+      if (const std::string entry = *each; entry.starts_with("SQUEUE_"))
+        words.insert(words.end(), {"-u", entry.substr(0, entry.find('='))});
+    words.insert(words.end(), {"squeue", "-h", "-a", "-t", "all", "--local", "-u",
+                               std::to_string(::geteuid()), "-o", "%A %T"});
+    const auto list = words_of(words);
+    std::vector<std::string> out;
+    for (std::size_t i = 0; i + 1 < list.size(); i += 2)
+      if (std::ranges::count(kEnded, list[i + 1]) == 0) out.push_back(list[i]);
+    return out;
   }
 
   static std::vector<std::string> words_of(const Words& words) {
@@ -236,8 +259,8 @@ class Shipment {
     } else if (o_.via.starts_with(kRegistry)) {
       words = launcher(nodes);
       const auto program = directory_of(own_program_) + "/fs-resolve";
-      words.insert(words.end(),
-                   {program, "pull", "-o", "{dst}", o_.via.substr(std::string(kRegistry).size())});
+      words.insert(words.end(), {program, "pull", "-o", "{dst}",
+                                 o_.via.substr(std::string(kRegistry).size())});
     } else {
       words = split_words(o_.via);
     }

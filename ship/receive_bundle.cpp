@@ -28,6 +28,9 @@ namespace {
 
 using State = Answer::State;
 
+/// In directories of jobs that Slurm has numbered; others' numbers mean nothing to squeue.
+constexpr const char* kSlurmMark = "slurm";
+
 std::string directory_prefix() { return fmt::format("heddle-job-{}-", ::geteuid()); }
 
 /// As Slurm names it, else the host's name.
@@ -52,11 +55,13 @@ std::uint64_t to_number(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? out : 0;
 }
 
-/// Removes directories of this user's jobs that have ended without an epilog. Job numbers ascend,
-/// so that a job with a higher one may be younger than the list of live jobs.
+/// Removes directories of this user's Slurm jobs that have ended without an epilog. Job numbers
+/// ascend, so that a job with a higher one may be younger than the list of live jobs. In `o.to`
+/// only trusted users may rename (make_directory()).
 void remove_old_directories(const ReceiveOptions& o) {
   const auto own = to_number(o.job);
-  if (o.live.empty() || own == 0) return;
+  // A list without the own job is not the list of this cluster.
+  if (own == 0 || std::ranges::count(o.live, o.job) == 0) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(o.to.c_str()), ::closedir);
   if (!listing) return;
   const auto prefix = directory_prefix();
@@ -66,8 +71,11 @@ void remove_old_directories(const ReceiveOptions& o) {
     const auto job = name.substr(prefix.size());
     if (to_number(job) == 0 || to_number(job) >= own || std::ranges::count(o.live, job) != 0)
       continue;
-    // Another user's is not removed, since it is not empty or /tmp is sticky.
-    (void)remove_tree(o.to + "/" + name);
+    // Only what this user alone can change. In another's directory names could be exchanged for
+    // links while it is removed, which then would remove any file of this user.
+    const auto there = RunDirectory::find(o.to + "/" + name);
+    if (there && std::ranges::count(there->names(), kSlurmMark) != 0)
+      (void)remove_tree(there->path());
   }
 }
 
@@ -111,8 +119,8 @@ class Receiver {
 
   int run() {
     if (o_.shared) return finish(check_source(), "shared");
-    remove_old_directories(o_);
     if (auto made = make_directory(); !made) return finish(made, "");
+    remove_old_directories(o_);
     if (check_received(directory_.get(), bundle_, o_)) return finish({}, "copy");
     link_source();
     if (auto room = check_space(directory_.get(), o_); !room) return finish(room, "");
@@ -131,6 +139,8 @@ class Receiver {
     directory_ = TRY(open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
     for (const auto& name : directory.names())
       if (name.starts_with(o_.id + ".part")) directory.remove(name);
+    if (std::ranges::count(o_.live, o_.job) != 0)
+      (void)Fd(::openat(directory_.get(), kSlurmMark, O_WRONLY | O_CREAT | O_CLOEXEC, 0400));
     return {};
   }
 

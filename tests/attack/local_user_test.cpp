@@ -2,6 +2,7 @@
 // Attacks by a user of the node, who may run any program and knows all paths, on programs of root
 // and of other users.
 
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -313,6 +314,37 @@ TEST_F(LocalUser, cache_in_a_directory_that_another_user_chose_is_not_used) {
   const auto ours = run(as(kVictim, {staged_program("fs-gen"), "-q", app}), options);
   EXPECT_EQ(ours.out, "open\n") << ours.err;
   EXPECT_TRUE(fs::is_empty(shared));
+}
+
+// The directory of an older job of root's, by its name; its content is exchanged all the time.
+TEST_F(LocalUser, user_cannot_make_fs_ship_remove_what_a_link_leads_to) {
+  if (staged_program("fs-ship").empty()) HEDDLE_SKIP("fs-ship is not installed in $HEDDLE_STAGE");
+  constexpr int kFiles = 300;
+  const auto victim = directory("victim", 0, 0755);
+  for (int i = 0; i < kFiles; ++i) write_text_file(victim + "/f" + std::to_string(i), "kept");
+  const auto tmp = directory("tmp", 0, 01777);
+  const auto old = tmp + "/heddle-job-0-7";
+  auto attacker = value_or_throw(fork_child({}, [&]() -> int {
+    if (::setresuid(kAttacker, kAttacker, kAttacker) != 0) return 1;
+    for (;;)
+      (void)::renameat2(AT_FDCWD, (old + "/d").c_str(), AT_FDCWD, (old + "/l").c_str(),
+                        RENAME_EXCHANGE);
+  }));
+  for (int round = 0; round < 30; ++round) {
+    if (!fs::exists(old)) {
+      const auto made = directory("made", 0, 0755);
+      directory("made/d", 0, 0755);
+      for (int i = 0; i < kFiles; ++i) write_text_file(made + "/d/f" + std::to_string(i), "");
+      write_text_file(made + "/slurm", "");
+      fs::create_directory_symlink(victim, made + "/l");
+      run_checked({"chown", "-hR", std::to_string(kAttacker), made});
+      fs::rename(made, old);
+    }
+    (void)run({staged_program("fs-ship"), "--receive", "--id", std::string(64, 'a'), "--size", "1",
+               "--to", tmp, "--job", "1000", "--live", "1000", "--part", "p", "--", "/none"});
+  }
+  attacker = Child(-1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(victim), fs::directory_iterator()), kFiles);
 }
 
 }  // namespace

@@ -272,6 +272,29 @@ TEST_F(Ship, a_directory_of_another_user_is_not_used) {
   EXPECT_EQ(shipped.node("n4").at("source"), "copy");
 }
 
+TEST_F(Ship, directories_of_jobs_that_have_not_ended_stay) {
+  ASSERT_EQ(sh("sbatch -w n1 -N1 --wrap 'sleep 1000'").status, 0);
+  ASSERT_TRUE(wait_until(20s, [&] { return sh("squeue -h -t R").out != ""; }));
+  ASSERT_EQ(sh("scontrol suspend 1").status, 0);
+  on(2, "mkdir -m 700 /tmp/heddle-job-0-1 && touch /tmp/heddle-job-0-1/slurm");
+  const auto ship_to_others = [&] {
+    return sh("export SQUEUE_PARTITION=none SQUEUE_STATES=PD SQUEUE_FORMAT=%j; salloc -Q -N3 " +
+              staged_program("fs-ship") + " app.bundle");
+  };
+  auto shipped = ship_to_others();
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  EXPECT_THAT(left(), HasSubstr("/tmp/heddle-job-0-1/slurm"));
+  EXPECT_THAT(left(), HasSubstr("/tmp/heddle-job-0-2/slurm"));
+  // Another number than Slurm's.
+  on(2, "mkdir -m 700 /tmp/heddle-job-0-01 && touch /tmp/heddle-job-0-01/file");
+  sh("scancel 1");
+  ASSERT_TRUE(wait_until(20s, [&] { return sh("squeue -h").out.empty(); }));
+  shipped = ship_to_others();
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  EXPECT_THAT(left(), Not(HasSubstr("/tmp/heddle-job-0-1/")));
+  EXPECT_THAT(left(), HasSubstr("/tmp/heddle-job-0-01/file"));
+}
+
 /// The cluster runs the shipped epilog, or none.
 struct Cancelled : Ship {
   /// Cancels a job that has shipped and runs, or one whose engine is at work.
@@ -361,6 +384,7 @@ TEST_F(Ship, damaged_bundles_and_wrong_words_are_refused) {
   EXPECT_EQ(refused("--to tmp app.bundle").status, 2);
   EXPECT_EQ(refused("--job ../x app.bundle").status, 2);
   EXPECT_EQ(refused("--min-nodes 5 app.bundle").status, 3);
+  EXPECT_THAT(refused("--nodes n1,n1.b app.bundle").err, HasSubstr("n1.b: named twice"));
   EXPECT_EQ(sh(staged_program("fs-ship") + " app.bundle").status, 3) << "outside an allocation";
   EXPECT_THAT(left(), IsEmpty());
 }
