@@ -4,7 +4,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -28,6 +31,7 @@ namespace {
 
 using State = Answer::State;
 
+constexpr const char* kNoRoom = "no room for the bundle";
 /// In directories of jobs that Slurm has numbered; others' numbers mean nothing to squeue.
 constexpr const char* kSlurmMark = "slurm";
 
@@ -79,13 +83,25 @@ void remove_old_directories(const ReceiveOptions& o) {
   }
 }
 
+/// The engine would fail on all nodes for one that has no room.
 Result<void> check_space(int directory, const ReceiveOptions& o) {
   struct statvfs there {};
-  if (::fstatvfs(directory, &there) != 0) return fail_errno(o.to, "cannot be used");
+  struct statfs type {};
+  if (::fstatvfs(directory, &there) != 0 || ::fstatfs(directory, &type) != 0)
+    return fail_errno(o.to, "cannot be used");
   const auto left = std::uint64_t{there.f_bavail} * there.f_frsize;
-  if (left >= o.size) return {};
-  return fail(Error::with_code(ENOSPC, o.to, "no room for the bundle",
-                               fmt::format("{} bytes of {}", left, o.size)));
+  if (left < o.size)
+    return fail(
+        Error::with_code(ENOSPC, o.to, kNoRoom, fmt::format("{} bytes of {}", left, o.size)));
+  // A tmpfs would take the memory from this step. Else a file of that size shows quotas and limits.
+  if (type.f_type == TMPFS_MAGIC) return {};
+  const Fd file(::openat(directory, o.part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const int code = !file                                                            ? errno
+                   : ::fallocate(file.get(), 0, 0, static_cast<off_t>(o.size)) != 0 ? errno
+                                                                                    : 0;
+  (void)::unlinkat(directory, o.part.c_str(), 0);
+  if (code == 0 || code == EOPNOTSUPP || code == ENOSYS) return {};
+  return fail_errno(o.to, kNoRoom, code);
 }
 
 /// Whether the open file is the bundle: its size, and its index by the id. Its frames are checked
@@ -233,6 +249,9 @@ Result<Answer> parse_answer(const std::string& line) {
                 text("error")};
 }
 
-int receive_bundle(const ReceiveOptions& options) { return Receiver(options).run(); }
+int receive_bundle(const ReceiveOptions& options) {
+  ::signal(SIGXFSZ, SIG_IGN);  // check_space() reports the limit
+  return Receiver(options).run();
+}
 
 }  // namespace heddle::ship

@@ -373,6 +373,23 @@ TEST_F(Bundle, is_copied_by_any_command_without_slurm) {
   EXPECT_EQ(ship({"--via", "sbcast"}).status, 2);
 }
 
+TEST_F(Bundle, is_not_sent_where_a_limit_forbids_a_file_of_its_size) {
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const fs::path here = fs::exists("/var/tmp") ? "/var/tmp" : dir_.path();
+  const auto to = here / fs::path(dir_.path()).filename();
+  fs::create_directory(to);
+  const auto shipped = run({staged_program("fs-ship"), "--launch", "prlimit --fsize=1000000 --",
+                            "--nodes", host, "--job", "a", "--to", to, "--via",
+                            "sh -c 'echo sent >" + (dir_ / "sent") + "' {dst}", bundle()},
+                           {.env = {"SLURM_JOB_ID"}});
+  EXPECT_EQ(shipped.status, 1);
+  EXPECT_THAT(shipped.err, HasSubstr("no room for the bundle: File too large; reads " + bundle()));
+  EXPECT_FALSE(fs::exists(dir_ / "sent"));
+  EXPECT_EQ(run({"sh", "-c", "ls -A " + (to / "*").string() + " | grep part"}).out, "");
+  fs::remove_all(to);
+}
+
 TEST_F(Ship, damaged_bundles_and_wrong_words_are_refused) {
   const auto refused = [&](const std::string& words) {
     return sh("salloc -Q -N4 " + staged_program("fs-ship") + " " + words);
