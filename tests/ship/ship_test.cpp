@@ -390,6 +390,31 @@ TEST_F(Bundle, is_not_sent_where_a_limit_forbids_a_file_of_its_size) {
   fs::remove_all(to);
 }
 
+TEST_F(Bundle, directory_of_any_place_is_removed_by_the_epilog) {
+  if (::geteuid() != 0) HEDDLE_SKIP("an epilog is root's");
+  const auto epilog = std::string(std::getenv("HEDDLE_STAGE")) + "/share/heddle/epilog-heddle.sh";
+  if (!fs::exists(epilog)) HEDDLE_SKIP("the epilog is not installed in $HEDDLE_STAGE");
+  fs::permissions(dir_.path(), fs::perms(0755));
+  for (const char* to : {"local", "scratch"}) {
+    fs::create_directory(dir_ / to);
+    fs::permissions(dir_ / to, fs::perms(01777));
+    for (const char* job : {"7", "8"}) {
+      const auto path = dir_ / (to + "/heddle-job-65534-"s + job);
+      fs::create_directory(path);
+      std::ofstream(path + "/x.bundle") << "text";
+      ASSERT_EQ(run({"chown", "-R", "65534", path}).status, 0);
+    }
+  }
+  const auto done =
+      run({"sh", epilog}, {.env = {"SLURM_JOB_UID=65534", "SLURM_JOB_ID=7", "SLURM_JOB_GID=65534",
+                                   "HEDDLE_TO=" + (dir_ / "local") + " " + (dir_ / "scratch")}});
+  EXPECT_EQ(done.status, 0) << done.err;
+  for (const char* to : {"local", "scratch"}) {
+    EXPECT_FALSE(fs::exists(dir_ / (to + "/heddle-job-65534-7"s)));
+    EXPECT_TRUE(fs::exists(dir_ / (to + "/heddle-job-65534-8"s)));
+  }
+}
+
 TEST_F(Ship, damaged_bundles_and_wrong_words_are_refused) {
   const auto refused = [&](const std::string& words) {
     return sh("salloc -Q -N4 " + staged_program("fs-ship") + " " + words);
