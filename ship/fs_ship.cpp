@@ -259,7 +259,7 @@ class Shipment {
     } else if (o_.via.starts_with(kRegistry)) {
       words = launcher(nodes);
       const auto program = directory_of(own_program_) + "/fs-resolve";
-      words.insert(words.end(), {program, "pull", "-o", "{dst}",
+      words.insert(words.end(), {program, "pull", "--no-cache", "-o", "{dst}",
                                  o_.via.substr(std::string(kRegistry).size())});
     } else {
       words = split_words(o_.via);

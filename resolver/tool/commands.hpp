@@ -23,6 +23,7 @@ struct Command {
   bool paths = false;       ///< tree
   bool files_only = false;  ///< verify: no search is repeated
   std::string reference;    ///< push, pull
+  bool no_cache = false;    ///< pull
   std::string engine;       ///< explain: print the options of this container engine
   // mpi:
   std::string prefix;

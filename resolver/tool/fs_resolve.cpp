@@ -182,6 +182,7 @@ int run(const std::vector<std::string>& words) {
   sub->add_option("-o,--out", command.map, "Write the map to MAP; an old one is replaced")
       ->required()
       ->type_name("MAP");
+  sub->add_flag("--no-cache", command.no_cache, "Neither read nor write the cache");
 
   if (const int status = parse_options(app, words); status >= 0) return status;
   const int status = action(command);

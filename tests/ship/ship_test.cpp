@@ -295,6 +295,49 @@ TEST_F(Ship, directories_of_jobs_that_have_not_ended_stay) {
   EXPECT_THAT(left(), HasSubstr("/tmp/heddle-job-0-01/file"));
 }
 
+TEST_F(Ship, each_node_pulls_from_a_registry_and_writes_no_cache) {
+  if (::access("/usr/bin/docker-registry", X_OK) != 0)
+    HEDDLE_SKIP("docker-registry is not installed");
+  const auto resolve = staged_program("fs-resolve");
+  // A bundle of a real map.
+  std::ofstream(dir_ / "registry.yml")
+      << "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: " +
+             (dir_ / "storage") + "\nhttp:\n  addr: 10.77.0.254:5000\n";
+  std::ofstream(dir_ / "registries.conf")
+      << "[[registry]]\nlocation = \"10.77.0.254:5000\"\ninsecure = true\n";
+  const auto started = std::chrono::steady_clock::now();
+  sh("docker-registry serve registry.yml >registry.log 2>&1 & ");
+  const auto with = "export CONTAINERS_REGISTRIES_CONF=" + (dir_ / "registries.conf") + "; ";
+  ASSERT_EQ(
+      sh(resolve + " build -o sh.map /bin/sh && " + resolve + " pack sh.map -o app.bundle").status,
+      0);
+  RunResult pushed;
+  ASSERT_TRUE(wait_until(20s, [&] {
+    pushed = sh(with + resolve + " push app.bundle 10.77.0.254:5000/apps/sh:v1");
+    return pushed.status == 0;
+  })) << pushed.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
+  fs::remove_all(dir_ / "cache");
+  const auto shipped =
+      sh(with + "salloc -Q -N4 " + staged_program("fs-ship") +
+         " --json report.json --via registry:" + "10.77.0.254:5000/apps/sh:v1 app.bundle");
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  const auto report = Json::parse(value_or_throw(read_file(dir_ / "report.json")));
+  for (const auto& node : report.at("nodes")) EXPECT_EQ(node.at("source"), "copy") << node;
+  EXPECT_EQ(on(3, "cmp " + report.at("path").get<std::string>() + " " + bundle()).status, 0);
+  EXPECT_FALSE(fs::exists(dir_ / "cache"));
+  EXPECT_THAT(left(), AllOf(Not(HasSubstr(".part")), Not(HasSubstr("oci"))));
+  // Another bundle behind the tag is refused on each node.
+  ASSERT_EQ(sh(resolve + " build -o ls.map /bin/ls && " + resolve + " pack ls.map -o other.bundle")
+                .status,
+            0);
+  ASSERT_EQ(sh(with + resolve + " push other.bundle 10.77.0.254:5000/apps/sh:v1").status, 0);
+  const auto other = sh(with + "salloc -Q -N2 " + staged_program("fs-ship") +
+                        " --via registry:10.77.0.254:5000/apps/sh:v1 app.bundle");
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.err, HasSubstr("; reads " + bundle()));
+}
+
 /// The cluster runs the shipped epilog, or none.
 struct Cancelled : Ship {
   /// Cancels a job that has shipped and runs, or one whose engine is at work.
