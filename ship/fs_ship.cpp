@@ -44,6 +44,8 @@ constexpr int kRounds = 3;
 constexpr std::chrono::seconds kFirstPause{1};
 /// For the other half of the nodes, besides as long as the first half took.
 constexpr std::chrono::seconds kMoreTime{5};
+/// Bytes a second that a node checks at least.
+constexpr std::uint64_t kSlowestCheck = 50'000'000;
 constexpr std::size_t kMostJobs = 5000;  ///< in an argument of 128 KiB; else nothing is removed
 constexpr const char* kRegistry = "registry:";
 /// squeue(1), JOB STATE CODES.
@@ -282,7 +284,7 @@ class Shipment {
       silent[short_name(node->name)] = node;
     }
     const auto began = Clock::now();
-    auto end = began + std::chrono::seconds(o_.timeout);
+    auto end = began + std::chrono::seconds(o_.timeout + size_ / kSlowestCheck);
     step.gather(end, [&](const Answer& answer) {
       const auto at = silent.find(short_name(answer.node));
       if (at == silent.end()) return false;

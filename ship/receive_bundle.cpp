@@ -25,6 +25,7 @@
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
+#include "ship/bundle/frame.hpp"
 
 namespace heddle::ship {
 namespace {
@@ -104,9 +105,11 @@ Result<void> check_space(int directory, const ReceiveOptions& o) {
   return fail_errno(o.to, kNoRoom, code);
 }
 
-/// Whether the open file is the bundle: its size, and its index by the id. Its frames are checked
-/// when they are read (docs/formats/bundle.md).
-Result<void> check_bundle(int file, const std::string& name, const ReceiveOptions& o) {
+enum class Check { index, frames };
+
+/// Whether the open file is the bundle: its size, and its index by the id. A copy's frames as well,
+/// as it replaces the source for the whole job; they were written a moment ago.
+Result<void> check_bundle(int file, const std::string& name, const ReceiveOptions& o, Check what) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return fail_errno(name, "cannot be used");
   if (!S_ISREG(status.st_mode)) return fail(name, "not a regular file");
@@ -114,14 +117,19 @@ Result<void> check_bundle(int file, const std::string& name, const ReceiveOption
     return fail(name, "not whole", fmt::format("{} bytes of {}", status.st_size, o.size));
   const auto footer = TRY(read_bundle_footer(file, name));
   if (footer.id.hex() != o.id) return fail(name, "another bundle", footer.id.hex());
-  TRY(BundleFile::read(file, name, &footer.id));
-  return {};
+  const auto bundle = TRY(BundleFile::read(file, name, &footer.id));
+  if (what == Check::index) return {};
+  const auto bad = damaged_frames(file, bundle.index);
+  if (bad.empty()) return {};
+  return fail(Error::with_code(
+      EBADMSG, name, "damaged bundle",
+      fmt::format("{} of {} frames have other bytes", bad.size(), bundle.index.frames.size())));
 }
 
 Result<void> check_received(int directory, const std::string& name, const ReceiveOptions& o) {
   const Fd file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return fail_errno(name, "has not arrived");
-  TRY(check_bundle(file.get(), name, o));
+  TRY(check_bundle(file.get(), name, o, Check::frames));
   if (::fchmod(file.get(), 0400) != 0) return fail_errno(name, "cannot be used");
   return {};
 }
@@ -157,6 +165,10 @@ class Receiver {
       if (name.starts_with(o_.id + ".part")) directory.remove(name);
     if (std::ranges::count(o_.live, o_.job) != 0)
       (void)Fd(::openat(directory_.get(), kSlurmMark, O_WRONLY | O_CREAT | O_CLOEXEC, 0400));
+    // Read where the copy is damaged later; the mount finds it beside the copy.
+    const auto other = o_.id + kSourceEnding;
+    directory.remove(other);
+    (void)::symlinkat(o_.source.c_str(), directory_.get(), other.c_str());
     return {};
   }
 
@@ -169,7 +181,7 @@ class Receiver {
 
   Result<void> check_source() {
     const Fd file = TRY(open_regular(o_.source));
-    return check_bundle(file.get(), o_.source, o_);
+    return check_bundle(file.get(), o_.source, o_, Check::index);
   }
 
   Result<void> take() {

@@ -11,6 +11,7 @@
 //                                slurmd would add to the file of a transfer that has failed.
 //         ID.bundle              the bundle once it has been checked; until then, and for ever on a
 //                                node that cannot receive it, a symbolic link to the source
+//         ID.source              a symbolic link to the source, for frames that are damaged later
 //         slurm                  JOB is a number of Slurm's
 
 #include <cstdint>

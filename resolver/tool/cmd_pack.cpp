@@ -26,7 +26,6 @@
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/compile_python.hpp"
 #include "ship/bundle/bundle_writer.hpp"
-#include "ship/bundle/frame.hpp"
 
 namespace heddle {
 namespace {
@@ -396,17 +395,6 @@ Json bundle_json(const BundleIndex& bundle) {
           {"frames", bundle.frames.size()},
           {"bytes", bundle.stream_size},
           {"stored_bytes", stored}};
-}
-
-std::vector<std::string> damaged_frames(const std::string& path, const BundleIndex& bundle) {
-  const Fd file = value_or_throw(open_regular(path));
-  std::vector<std::string> out;
-  for (std::size_t number = 0; number < bundle.frames.size(); ++number)
-    if (const auto piece = read_frame(file.get(), path, bundle, number); !piece)
-      out.push_back(fmt::format("frame {}: {}", number,
-                                piece.error().code() == EBADMSG ? "other bytes than were packed"
-                                                                : piece.error().message()));
-  return out;
 }
 
 }  // namespace heddle

@@ -20,6 +20,7 @@
 #include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tree/tree_reader.hpp"
+#include "ship/bundle/frame.hpp"
 
 namespace heddle {
 namespace {
@@ -186,8 +187,10 @@ int run_verify(const Command& command) {
   const auto in_trees = drifts.size() - changed;
   std::size_t damaged = 0;
   if (bundle)
-    for (auto& why : damaged_frames(command.map, *bundle)) {
-      drifts.push_back({command.map, "damaged", std::move(why)});
+    for (const auto number :
+         damaged_frames(value_or_throw(open_regular(command.map)).get(), *bundle)) {
+      drifts.push_back(
+          {command.map, "damaged", fmt::format("frame {}: other bytes than were packed", number)});
       ++damaged;
     }
   // A bundle may be for another machine, which has none of these files.

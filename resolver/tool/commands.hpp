@@ -75,8 +75,6 @@ using Json = nlohmann::ordered_json;
 
 /// A bundle's size and id.
 Json bundle_json(const BundleIndex& bundle);
-/// What is wrong with each frame of the bundle at `path` that cannot be read or decoded.
-std::vector<std::string> damaged_frames(const std::string& path, const BundleIndex& bundle);
 
 /// `value` as text with its strings, which may have any bytes, converted by to_json_text(). Keys
 /// must be UTF-8.

@@ -205,6 +205,8 @@ TEST_F(Ship, a_full_disk_leaves_one_node_with_the_shared_file) {
   for (const auto* node : {"n1", "n2", "n4"}) EXPECT_EQ(shipped.node(node).at("tries"), 1);
   const auto path = shipped.report.at("path").get<std::string>();
   EXPECT_EQ(on(3, "readlink " + path + "; cmp " + path + " " + bundle()).out, bundle() + "\n");
+  const auto source = fs::path(path).replace_extension(".source").string();
+  EXPECT_EQ(on(2, "readlink " + source).out, bundle() + "\n");
 }
 
 TEST_F(Ship, a_bundle_flipped_or_cut_in_transit_is_sent_again) {
@@ -221,6 +223,27 @@ TEST_F(Ship, a_bundle_flipped_or_cut_in_transit_is_sent_again) {
   EXPECT_EQ(shipped.node("n2").at("tries"), 2);
   EXPECT_EQ(shipped.node("n4").at("tries"), 2);
   EXPECT_THAT(left(), Not(HasSubstr(".part")));
+}
+
+TEST_F(Ship, a_copy_with_a_damaged_frame_is_sent_again) {
+  // On the way, and after it: 5,000,000 is in a frame.
+  const std::string damage =
+      "printf '\\377\\376' | dd of=$dst bs=1 seek=5000000 conv=notrunc status=none";
+  const auto shipped =
+      ship(engine("", "[ $n -gt 1 ] || srun --overlap -w n2 -N1 -n1 sh -c \"" + damage + "\""));
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.node("n1").at("tries"), 1);
+  EXPECT_EQ(shipped.node("n2").at("tries"), 2);
+  write_script(dir_ / "twice",
+               "dst=$(fs-ship app.bundle)\nexport dst\n"
+               "srun -w n3 -N1 -n1 sh -c \"" +
+                   damage +
+                   "\"\n"
+                   "fs-ship app.bundle && srun cmp $dst app.bundle\n");
+  const auto twice =
+      sh("export PATH=" + fs::path(staged_program("fs-ship")).parent_path().string() +
+         ":$PATH; salloc -Q -N4 ./twice");
+  EXPECT_EQ(twice.status, 0) << twice.err;
 }
 
 TEST_F(Ship, a_bundle_always_flipped_is_never_used) {
