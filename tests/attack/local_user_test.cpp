@@ -347,5 +347,41 @@ TEST_F(LocalUser, user_cannot_make_fs_ship_remove_what_a_link_leads_to) {
   EXPECT_EQ(std::distance(fs::directory_iterator(victim), fs::directory_iterator()), kFiles);
 }
 
+// Beside a link to root's interpreter: Python looks there for pyvenv.cfg, which names its library.
+TEST_F(LocalUser, packing_a_users_map_runs_no_code_of_the_user) {
+  const std::string python = "/usr/bin/python3.11";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
+  const auto home = directory("home", kAttacker, 0755);
+  const auto tree = directory("home/tree", kAttacker, 0755);
+  directory("home/bin", kAttacker, 0755);
+  directory("home/evil/lib/python3.11/encodings", kAttacker, 0755);
+  write_text_file(home + "/evil/lib/python3.11/encodings/__init__.py",
+                  "open('" + home + "/ran', 'w')\n");
+  write_text_file(home + "/evil/lib/python3.11/os.py", "");
+  write_text_file(tree + "/a.py", "x = 1\n");
+  fs::copy_file(python, home + "/bin/python3.11");
+  run_checked({"chown", "-R", std::to_string(kAttacker), home});
+  run_checked(as(kAttacker, {staged_program("fs-resolve"), "build", "-o", home + "/map", "--tree",
+                             tree, home + "/bin/python3.11"}),
+              {.env = {"XDG_CACHE_HOME=" + home + "/cache", "HOME=" + home}});
+  const auto pack = [&] {
+    const auto packed = run({staged_program("fs-resolve"), "pack", home + "/map", "--trace",
+                             write_text_file(dir_ / "trace",
+                                             "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult"
+                                             "\tpath\tdetails\n1\t7\t7\topen\tOK\t" +
+                                                 tree + "/a.py\n"),
+                             "-o", dir_ / "bundle"});
+    EXPECT_FALSE(fs::exists(home + "/ran")) << packed.err;
+    fs::remove(home + "/ran");
+    return packed;
+  };
+  write_text_file(home + "/bin/pyvenv.cfg", "home = " + home + "/evil/bin\n");
+  EXPECT_THAT(pack().err, HasSubstr("compiles no Python files"));
+  // root's own, by the user's link: it is run by its own path.
+  fs::remove(home + "/bin/python3.11");
+  fs::create_symlink(python, home + "/bin/python3.11");
+  pack();
+}
+
 }  // namespace
 }  // namespace heddle::test

@@ -229,6 +229,29 @@ TEST_F(Pack, compiles_the_python_files_that_lack_it) {
   EXPECT_EQ(numbers[3], 6U);
 }
 
+TEST_F(Pack, of_an_interpreter_that_cannot_compile_packs_the_rest) {
+  const auto python = dir_ / "bin/python3";
+  add("a.py", "x = 1\n");
+  write_text(python, "#!/bin/sh\nexit 1\n");
+  fs::permissions(python, fs::perms(0755));
+  auto content = map_of({python}, {tree_});
+  content.programs.push_back({.path = python, .object = 0, .view = 0});
+  value_or_throw(write_map(content, map_));
+  const auto packs = [&](const std::string& why) {
+    const auto made = pack();
+    EXPECT_EQ(made.status, 0) << made.err;
+    EXPECT_THAT(made.err, HasSubstr(why));
+    EXPECT_EQ(sorted_packed(), (Strings{python, "a.py"}));
+  };
+  packs("cannot compile: exit status 1");
+  // Prints what is no tag, and fails later.
+  write_text(python, "#!/bin/sh\n[ \"$4\" != \"${4#import}\" ] && echo cpython-311\n");
+  content = map_of({python}, {tree_});
+  content.programs.push_back({.path = python, .object = 0, .view = 0});
+  value_or_throw(write_map(content, map_));
+  packs("cannot compile");
+}
+
 TEST_F(Pack, verify_names_each_damaged_frame) {
   add("big", some_bytes(6'000'000, 4));
   write_the_map();
