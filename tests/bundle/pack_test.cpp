@@ -120,6 +120,38 @@ TEST_F(Pack, holds_equal_content_and_hard_links_once) {
   EXPECT_EQ(reader.bundle()->stream_size, text.size());
 }
 
+TEST_F(Pack, judges_a_file_by_all_its_hard_links) {
+  const auto link = [&](const std::string& to, const std::string& name) {
+    fs::create_hard_link(to, tree_ + "/" + name);
+  };
+  link(add(".netrc", "machine x"), "-first");
+  link(add("a.dat", some_bytes(400, 1)), "b.dat");
+  link(add("key.txt", "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n"), "z.pem");
+  link(add("c.dat", some_bytes(400, 2)), "d.dat");
+  add("e.dat", "e");
+  write_the_map();
+  const auto made = pack();
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(sorted_packed(), (Strings{"a.dat", "b.dat", "c.dat", "d.dat", "e.dat"}));
+  EXPECT_THAT(made.err, AllOf(HasSubstr(".netrc: they hold passwords"), HasSubstr("private keys")));
+  const auto run_txt = trace({tree_ + "/d.dat"});
+  ASSERT_EQ(pack({"--trace", run_txt}).status, 0);
+  EXPECT_EQ(packed(), (Strings{"c.dat", "d.dat"}));
+  ASSERT_EQ(pack({"--trace", run_txt, "--include", tree_ + "/b.dat"}).status, 0);
+  EXPECT_EQ(packed(), (Strings{"c.dat", "d.dat", "a.dat", "b.dat"}));
+  ASSERT_EQ(pack({"--include", tree_ + "/.netrc"}).status, 0);
+  EXPECT_THAT(packed(), AllOf(::testing::Contains(".netrc"), ::testing::Contains("-first")));
+}
+
+TEST_F(Pack, warns_of_an_included_path_that_is_not_in_the_map) {
+  add("a.py", "a");
+  write_the_map();
+  const auto made = pack({"--include", tree_ + "/a.yp", "--include", tree_});
+  EXPECT_EQ(made.status, 0);
+  EXPECT_THAT(made.err, HasSubstr(tree_ + "/a.yp: names no file of the map"));
+  EXPECT_THAT(made.err, Not(HasSubstr(tree_ + ": names")));
+}
+
 TEST_F(Pack, leaves_out_what_is_secret_or_the_machines_unless_it_is_named) {
   const std::string key = "-----BEGIN RSA PRIVATE KEY-----\nMII\n";
   const std::string certificate = "-----BEGIN CERTIFICATE-----\nMII\n";
