@@ -284,6 +284,37 @@ TEST_F(Pack, of_an_interpreter_that_cannot_compile_packs_the_rest) {
   packs("cannot compile");
 }
 
+TEST_F(Pack, verify_compares_the_originals_of_a_bundle_too) {
+  const std::string python = "/usr/bin/python3.11";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
+  const auto source = add("pkg/a.py", "x = 1\n");
+  add("pkg/b.dat", "data");
+  write_text(dir_ / "lib/libx.so.1", "before");
+  auto content = map_of({python, dir_ / "lib/libx.so.1"}, {tree_});
+  const auto object = content.objects[0].path == python ? 0U : 1U;
+  content.programs.push_back({.path = python, .object = object, .view = 0});
+  value_or_throw(write_map(content, map_));
+  ASSERT_EQ(pack().status, 0);
+  EXPECT_THAT(packed(), ::testing::Contains("pkg/__pycache__/a.cpython-311.pyc"));
+  auto checked = run({resolve_, "verify", bundle_});
+  EXPECT_EQ(checked.status, 0) << checked.out;
+  EXPECT_THAT(checked.out, AllOf(HasSubstr("2 of 2 files are unchanged"),
+                                 HasSubstr("0 of 6 names of trees differ"),
+                                 HasSubstr("frames are as they were packed")));
+  // What Python compiles there meanwhile is not the bundle's.
+  run_checked({python, "-m", "py_compile", source});
+  EXPECT_EQ(run({resolve_, "verify", bundle_}).status, 0);
+  add("pkg/a.py", "x = 2 + 3\n");
+  add("pkg/new.py", "");
+  write_text(dir_ / "lib/libx.so.1", "after!");
+  checked = run({resolve_, "verify", bundle_});
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_THAT(checked.out,
+              AllOf(HasSubstr("libx.so.1: changed"), HasSubstr("pkg/a.py: changed"),
+                    HasSubstr("pkg/new.py: added"), HasSubstr("1 of 2 files are unchanged"),
+                    HasSubstr("2 of 6 names of trees differ")));
+}
+
 TEST_F(Pack, verify_names_each_damaged_frame) {
   add("big", some_bytes(6'000'000, 4));
   write_the_map();
