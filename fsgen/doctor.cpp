@@ -179,12 +179,11 @@ void check_hooks(std::vector<Finding>& out) {
 }
 
 void check_directories(std::vector<Finding>& out) {
-  if (!RunCache::open())
-    out.push_back({"cache", State::absent,
-                   default_cache_dir() + ": cannot be used: each run resolves anew",
-                   "XDG_CACHE_HOME or HOME: a directory that you alone may write to"});
-  else
+  if (RunCache::open())
     out.push_back({"cache", State::works, default_cache_dir()});
+  else
+    out.push_back({"cache", State::absent, "no cache: each run resolves anew",
+                   "XDG_CACHE_HOME or HOME: a directory that you alone may write to"});
   if (const auto directory = RunDirectory::open())
     out.push_back({"sharing", State::works, directory->path()});
   else

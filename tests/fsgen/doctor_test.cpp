@@ -41,11 +41,16 @@ TEST_F(Doctor, finds_every_way_of_root_and_users) {
     auto answer = ask({.uid = uid, .forbidden = {}});
     EXPECT_EQ(answer.status, 0);
     EXPECT_TRUE(answer.works);
-    for (const char* check :
-         {"direct", "private", "fusermount", "fuse", "kernel", "libc", "cache", "sharing"})
+    for (const char* check : {"direct", "private", "fusermount", "fuse", "libc", "sharing"})
       EXPECT_EQ(answer.checks[check]["state"], "ok") << answer.checks[check];
     EXPECT_EQ(answer.checks.contains("userns"), uid != 0);
   }
+}
+
+TEST_F(Doctor, cache_needs_a_directory_of_the_user) {
+  EXPECT_EQ(ask({}).checks["cache"]["state"], "absent") << "no HOME";
+  auto answer = ask({}, "XDG_CACHE_HOME=$OUT $FS_GEN --doctor --json -");
+  EXPECT_EQ(answer.checks["cache"]["state"], "ok");
 }
 
 TEST_F(Doctor, names_what_is_missing_and_the_remedy) {
