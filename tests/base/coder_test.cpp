@@ -54,14 +54,6 @@ TEST(Coder, round_trips_records_and_refuses_truncated_ones) {
   EXPECT_FALSE(longer.complete());
 }
 
-TEST(Coder, allocates_nothing_for_an_invalid_count) {
-  std::vector<std::uint64_t> list;
-  Decoder in("\xff\xff\xff\xff");
-  in(list);
-  EXPECT_FALSE(in.good());
-  EXPECT_EQ(list.capacity(), 0U);
-}
-
 TEST(Channel, passes_records_with_descriptors_and_refuses_other_packets) {
   auto pair = value_or_throw(make_socket_pair());
   const int fd = pair.one.get();

@@ -26,26 +26,6 @@ class OutputFile : public ::testing::Test {
   const TempDir dir_ = value_or_throw(TempDir::create("heddle-output-test"));
 };
 
-TEST_F(OutputFile, writes_into_a_pipe) {
-  ASSERT_EQ(::mkfifo(path("p").c_str(), 0600), 0);
-  auto reader = open_file(path("p"), O_RDONLY | O_NONBLOCK);
-  ASSERT_TRUE(write_output(path("p"), "text"));
-  EXPECT_EQ(read_all(reader->get(), "p").value_or(""), "text");
-  EXPECT_TRUE(fs::is_fifo(path("p")));
-}
-
-TEST_F(OutputFile, writes_into_a_device_behind_a_link) {
-  // A new node: a bug must not replace the machine's /dev/null.
-  if (::mknod(path("null").c_str(), S_IFCHR | 0666, makedev(1, 3)) != 0 ||
-      !open_file(path("null"), O_WRONLY))
-    GTEST_SKIP() << "device nodes need root";
-  fs::create_symlink("null", path("link"));
-  EXPECT_TRUE(write_output(path("link"), "text"));
-  EXPECT_EQ(AtomicFile::create(path("link")).error().code(), EINVAL);
-  EXPECT_TRUE(fs::is_symlink(path("link")));
-  EXPECT_TRUE(fs::is_character_file(path("null")));
-}
-
 TEST_F(OutputFile, reports_a_full_device) {
   if (::mknod(path("full").c_str(), S_IFCHR | 0666, makedev(1, 7)) != 0 ||
       !open_file(path("full"), O_WRONLY))

@@ -71,17 +71,5 @@ TEST(Mountinfo, is_parsed_with_any_optional_fields) {
   EXPECT_FALSE(mounts[1].has_option("group_id=50"));
 }
 
-TEST(Mountinfo, gives_damaged_lines_no_type) {
-  for (const char* text : {"\n", "1", "1 2 3", "1 2 3:4 /", "1 2 3:4 / /m rw shared:1", "- - -"})
-    for (const auto& mount : parse_mountinfo(text)) EXPECT_EQ(mount.type, "") << text;
-}
-
-TEST(Mountinfo, of_this_process_contains_proc) {
-  const auto proc = value_or_throw(find_mount("/proc"));
-  ASSERT_TRUE(proc.has_value());
-  EXPECT_EQ(proc->type, "proc");
-  EXPECT_FALSE(value_or_throw(find_mount("/no/such/mount")).has_value());
-}
-
 }  // namespace
 }  // namespace heddle

@@ -25,10 +25,6 @@ inline int in_a_child(const std::function<int()>& body) {
 /// A directory for each case, files that gcc or the case makes in it, and the pool's worker.
 class ElfTest : public ::testing::Test {
  protected:
-  /// `parent` of the directory; empty: the default.
-  explicit ElfTest(std::string parent = {})
-      : dir_(value_or_throw(TempDir::create("heddle elf test", std::move(parent)))) {}
-
   static std::string env(const char* name) {
     const char* value = std::getenv(name);
     if (value == nullptr) throw Error(name, "not set", "", "run this test by meson test");
@@ -56,7 +52,7 @@ class ElfTest : public ::testing::Test {
     return path(name);
   }
 
-  TempDir dir_;
+  TempDir dir_ = value_or_throw(TempDir::create("heddle elf test"));
 };
 
 }  // namespace heddle

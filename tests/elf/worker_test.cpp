@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/elf/worker_protocol.hpp"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <seccomp.h>
 #include <signal.h>
@@ -41,6 +42,38 @@ TEST_F(Pool, refuses_files_that_are_not_regular_at_once) {
   EXPECT_EQ(code(write("short", "\177ELF")), ENOEXEC);
   EXPECT_EQ(code(write("cut", std::string_view("\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\3", 17))), EBADMSG);
   EXPECT_EQ(pool.counters().crashed, 0U);
+}
+
+TEST_F(Pool, reads_partial_facts_of_other_machines_and_types) {
+  const auto whole = value_or_throw(read_file(build("liba.so", "int a;")));
+  CachedFacts pool(options());
+  const auto facts_of = [&](const char* name, const std::function<void(Elf64_Ehdr&)>& change) {
+    auto bytes = whole;
+    change(*reinterpret_cast<Elf64_Ehdr*>(bytes.data()));
+    return pool.facts(write(name, bytes), FactsDetail::loader);
+  };
+  const auto arm = facts_of("arm", [](auto& h) { h.e_machine = EM_AARCH64; });
+  ASSERT_TRUE(arm);
+  EXPECT_EQ(arm->elf.machine, EM_AARCH64);
+  const auto core = facts_of("core", [](auto& h) { h.e_type = ET_CORE; });
+  ASSERT_TRUE(core);
+  EXPECT_EQ(core->elf.type, ET_CORE);
+  EXPECT_FALSE(core->elf.dynamic);
+  EXPECT_FALSE(facts_of("class", [](auto& h) { h.e_ident[EI_CLASS] = 7; }));
+  EXPECT_FALSE(facts_of("data", [](auto& h) { h.e_ident[EI_DATA] = 0; }));
+
+  const auto object =
+      value_or_throw(pool.facts(build("plain.o", "int x;", {"-c"}), FactsDetail::symbols));
+  EXPECT_EQ(object.elf.type, ET_REL);
+  EXPECT_FALSE(object.elf.dynamic);
+  const auto narrow =
+      pool.facts(build("lib32.so", "",
+                       {"-shared", "-nostdlib", "-Wl,-m,elf_i386", "-Wl,--format=binary",
+                        write("blob", "x"), "-Wl,--format=default", "-m32"}),
+                 FactsDetail::loader);
+  ASSERT_TRUE(narrow) << narrow.error().message();
+  EXPECT_EQ(narrow->elf.elf_class, ELFCLASS32);
+  EXPECT_EQ(narrow->elf.machine, EM_386);
 }
 
 TEST_F(Pool, reads_prefetched_files_once) {

@@ -32,10 +32,10 @@ struct Layout {
 
 class GuidedStart : public GuidedStarts, public ::testing::WithParamInterface<Layout> {};
 
-TEST_P(GuidedStart, three_hundred_libraries_load_without_a_failed_probe) {
+TEST_P(GuidedStart, hundred_libraries_load_without_a_failed_probe) {
   HEDDLE_NEEDS_STRACE();
   const auto& [name, shape, tag, odd_names, learned] = GetParam();
-  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 300,
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 100,
                                                    .shape = shape,
                                                    .tag = tag,
                                                    .odd_names = odd_names,
@@ -57,30 +57,19 @@ TEST_P(GuidedStart, three_hundred_libraries_load_without_a_failed_probe) {
   EXPECT_EQ(report()["probes_with"], 0U);
   EXPECT_EQ(report()["names_unknown"], 0U);
   if (learned || tag == FarmTag::absolute) return;
-  EXPECT_GE(start.opened.size(), 300U);
-  EXPECT_EQ(report()["libraries"], 302U);  // libc and ld.so are the other two
-  EXPECT_GT(report()["probes_without"].get<unsigned>(), shape == FarmShape::chain ? 2000U : 40000U);
+  EXPECT_GE(start.opened.size(), 100U);
+  EXPECT_EQ(report()["libraries"], 102U);  // libc and ld.so are the other two
+  EXPECT_GT(report()["probes_without"].get<unsigned>(), shape == FarmShape::chain ? 600U : 4500U);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, GuidedStart,
-    ::testing::Values(
-        Layout{"rpath_star", FarmShape::star, FarmTag::rpath},
-        Layout{"rpath_chain", FarmShape::chain, FarmTag::rpath},
-        Layout{"rpath_random", FarmShape::random, FarmTag::rpath},
-        Layout{"runpath_star", FarmShape::star, FarmTag::runpath},
-        Layout{"runpath_chain", FarmShape::chain, FarmTag::runpath},
-        Layout{"runpath_random", FarmShape::random, FarmTag::runpath},
-        Layout{"ld_library_path_star", FarmShape::star, FarmTag::none},
-        Layout{"ld_library_path_chain", FarmShape::chain, FarmTag::none},
-        Layout{"ld_library_path_random", FarmShape::random, FarmTag::none},
-        Layout{"absolute_random", FarmShape::random, FarmTag::absolute},
-        Layout{"odd_names_star", FarmShape::star, FarmTag::rpath, true},
-        Layout{"learned_rpath", FarmShape::random, FarmTag::rpath, false, true},
-        Layout{"learned_rpath_star", FarmShape::star, FarmTag::rpath, false, true},
-        Layout{"learned_runpath", FarmShape::random, FarmTag::runpath, false, true},
-        Layout{"learned_runpath_chain", FarmShape::chain, FarmTag::runpath, false, true},
-        Layout{"learned_ld_library_path", FarmShape::random, FarmTag::none, false, true}),
+    ::testing::Values(Layout{"rpath_random", FarmShape::random, FarmTag::rpath},
+                      Layout{"runpath_chain", FarmShape::chain, FarmTag::runpath},
+                      Layout{"ld_library_path_random", FarmShape::random, FarmTag::none},
+                      Layout{"absolute_random", FarmShape::random, FarmTag::absolute},
+                      Layout{"odd_names_star", FarmShape::star, FarmTag::rpath, true},
+                      Layout{"learned_runpath", FarmShape::random, FarmTag::runpath, false, true}),
     [](const auto& layout) { return layout.param.name; });
 
 TEST_F(GuidedStarts, dlopen_of_closure_libraries_needs_no_search) {

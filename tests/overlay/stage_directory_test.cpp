@@ -65,24 +65,6 @@ class StageDirectoryTest : public ::testing::Test {
   int sources_ = 0;
 };
 
-TEST_F(StageDirectoryTest, one_process_copies_a_file_and_leftovers_are_removed) {
-  const auto directory = open();
-  const auto user = value_or_throw(directory.join());
-  const auto half = write_text_file(below("copying/" + hash_bytes("content").hex()), "con");
-  {
-    const auto other = value_or_throw(open_file(half, O_RDWR));
-    ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
-    EXPECT_EQ(copy(directory, "content"), Copied::again);
-    (void)claim(directory, user, {});
-    EXPECT_TRUE(fs::exists(half));
-  }
-  (void)claim(directory, user, {});
-  EXPECT_FALSE(fs::exists(half));
-  write_text_file(half, "left by a dead process, and longer than the content");
-  EXPECT_EQ(copy(directory, "content"), Copied::done);
-  EXPECT_EQ(copy(directory, "content"), Copied::again) << "the copy exists";
-}
-
 TEST_F(StageDirectoryTest, least_recently_used_copies_go_first_and_claimed_ones_stay) {
   const auto directory = open();
   const std::string a(300, 'a'), b(300, 'b'), c(300, 'c'), d(400, 'd'), e(301, 'e');

@@ -312,11 +312,11 @@ TEST_F(Staged, daemon_killed_at_any_moment_leaves_only_whole_copies) {
   EXPECT_EQ(right(m), kFiles);
 }
 
-TEST_F(Staged, ten_thousand_objects_are_served_with_256_descriptors) {
-  constexpr int kMany = 10'000;
+TEST_F(Staged, many_objects_are_served_with_256_descriptors) {
+  const int many = std::getenv("HEDDLE_TEST_SECONDS") ? 10'000 : 2'000;
   MapMaker maker;
   fs::create_directories(dir_ / "many");
-  for (int i = 0; i < kMany; ++i) {
+  for (int i = 0; i < many; ++i) {
     const auto path = dir_ / ("many/f" + std::to_string(i));
     std::ofstream(path) << "content " << i;
     maker.add_name("v", "f" + std::to_string(i), path);
@@ -340,7 +340,7 @@ TEST_F(Staged, ten_thousand_objects_are_served_with_256_descriptors) {
       std::vector<std::jthread> readers;
       for (int t = 0; t < 8; ++t)
         readers.emplace_back([&, t] {
-          for (int i = t; i < kMany; i += 8) {
+          for (int i = t; i < many; i += 8) {
             const auto got = read_file(dir_ / ("mnt/v/f" + std::to_string(i)));
             wrong += !got || *got != "content " + std::to_string(i);
             if (i % 100 != 0) continue;

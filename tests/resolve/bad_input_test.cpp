@@ -65,27 +65,6 @@ TEST_F(BadInput, directory_of_damaged_programs_makes_a_map) {
   EXPECT_EQ(resolve({"verify", map_}).status, 0);
 }
 
-TEST_F(BadInput, damaged_maps_are_refused_by_every_command) {
-  ASSERT_EQ(resolve({"build", "-o", map_, make_app()}).status, 0);
-  Corpus corpus(value_or_throw(read_file(map_)), 5);
-  const auto bad = dir_ / "bad.map";
-  std::size_t same = 0;
-  for (int i = 0; i < 400; ++i) {
-    const auto bytes = corpus.next();
-    same += bytes == value_or_throw(read_file(map_));
-    write_text_file(bad, bytes);
-    const Words commands[] = {
-        {"show", bad}, {"lookup", bad, "libone.so.1"}, {"verify", bad}, {"show", "--json", bad}};
-    const auto result = resolve(commands[i % 4]);
-    expect_clean_end(result, std::to_string(i));
-    if (result.status == 3) {
-      EXPECT_THAT(result.err, HasSubstr(bad));
-    }
-  }
-  EXPECT_EQ(statuses_[1], 0U);
-  EXPECT_EQ(statuses_[0], same);
-}
-
 TEST_F(BadInput, programs_of_another_class_or_machine_are_refused) {
   const auto narrow = build_library(
       {.output = dir_ / "lib32.so", .flags = {"-m32", "-nostdlib", "-Wl,-soname,lib32.so"}});
@@ -168,9 +147,8 @@ TEST_F(BadInput, unknown_commands_and_options_are_named) {
   EXPECT_EQ(result.err, "fs-resolve: unknown command 'biuld'\nhint: see fs-resolve --help\n");
   EXPECT_THAT(resolve({"--verison"}).err, HasSubstr("unknown option '--verison'"));
   EXPECT_THAT(resolve({}).err, HasSubstr("subcommand is required"));
-  for (const auto& words : {Words{"build", "--ot", map_, "/bin/true"}, Words{"show", map_, "--ot"}})
-    EXPECT_EQ(resolve(words).err,
-              "fs-resolve: unknown option '--ot'\nhint: see fs-resolve " + words[0] + " --help\n");
+  EXPECT_EQ(resolve({"show", map_, "--ot"}).err,
+            "fs-resolve: unknown option '--ot'\nhint: see fs-resolve show --help\n");
 }
 
 TEST_F(BadInput, commands_start_only_elf_workers) {

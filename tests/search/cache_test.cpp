@@ -22,14 +22,6 @@ LoaderProfile profile(int minor = 36) {
   return loader;
 }
 
-TEST(LdSoCache, finds_a_name_in_the_new_format) {
-  const LdSoCache cache(new_cache({{"libz.so.1", "/l/libz.so.1"}, {"liba.so.1", "/l/liba.so.1"}}),
-                        profile());
-  EXPECT_EQ(cache.lookup("liba.so.1"), "/l/liba.so.1");
-  EXPECT_EQ(cache.lookup("libz.so.1"), "/l/libz.so.1");
-  EXPECT_EQ(cache.lookup("libb.so.1"), "");
-}
-
 TEST(LdSoCache, finds_a_name_in_the_old_format_and_in_the_new_one_behind_it) {
   const auto old = old_cache({{"libz.so.1", "/old/libz.so.1"}, {"liba.so.1", "/old/liba.so.1"}});
   EXPECT_EQ(LdSoCache(old, profile()).lookup("liba.so.1"), "/old/liba.so.1");
@@ -75,16 +67,6 @@ TEST(LdSoCache, legacy_entries_serve_until_2_39) {
   auto intel = profile();
   intel.platform = "haswell";
   EXPECT_EQ(LdSoCache(new_cache(haswell), intel).lookup("liba.so.1"), "/haswell");
-}
-
-TEST(LdSoCache, names_are_ordered_with_digits_as_numbers) {
-  EXPECT_LT(compare_cache_names("liba.so.9", "liba.so.10"), 0);
-  EXPECT_EQ(compare_cache_names("liba.so.010", "liba.so.10"), 0);
-  EXPECT_GT(compare_cache_names("liba1", "liba"), 0);
-  EXPECT_LT(compare_cache_names("liba", "liba1"), 0);
-  EXPECT_GT(compare_cache_names("liba.1", "liba.x"), 0);
-  EXPECT_LT(compare_cache_names("", "a"), 0);
-  EXPECT_EQ(compare_cache_names("", ""), 0);
 }
 
 TEST(LdSoCache, cache_of_another_byte_order_or_format_is_empty) {

@@ -88,28 +88,6 @@ TEST_F(Search, search_prefetches_the_dependencies_of_an_object) {
   EXPECT_EQ(world.prefetched, (Paths{"/one/liba.so", "./libb.so", "/cached/libcached.so"}));
 }
 
-TEST_F(Search, closure_records_finding_path_and_requester) {
-  auto app = needing({"liba.so"});
-  app.rpath = "/lib-of-app";
-  program(app);
-  world.add("/lib-of-app/liba.so", needing({"libb.so", "liba.so"}));
-  auto libb = needing({"libc-mine.so"});
-  libb.runpath = "$ORIGIN/sub";
-  world.add("/lib-of-app/libb.so", libb);
-  world.add("/lib-of-app/sub/libc-mine.so", {});
-  const auto closure = run();
-  ASSERT_EQ(closure.objects.size(), 4U);
-  EXPECT_EQ(closure.objects[2].found_by, FoundBy::rpath);
-  EXPECT_EQ(closure.objects[2].searched_by, 0U);
-  EXPECT_EQ(closure.objects[2].needed_by, 1U);
-  EXPECT_EQ(closure.objects[1].needs, (std::vector<std::size_t>{2, 1}));
-  EXPECT_EQ(closure.objects[3].found_by, FoundBy::runpath);
-  EXPECT_EQ(closure.objects[3].searched_by, 2U);
-  EXPECT_EQ(closure.searches.size(), 3U);
-  EXPECT_EQ(closure.searches[2].requester, 2U);
-  EXPECT_EQ(closure.searches[2].result, 3U);
-}
-
 TEST_F(Search, skipped_files_are_among_the_probes) {
   auto app = needing({"liba.so"});
   app.rpath = "/thirty-two:/denied:/right";
@@ -161,19 +139,6 @@ TEST_F(Search, ld_so_that_nothing_needs_is_listed_last_since_2_41) {
   EXPECT_EQ(paths(run()), (Paths{"/app", "/lib/liba.so", loader.interpreter}));
 }
 
-TEST_F(Search, damaged_library_is_named_with_its_fault_and_the_rest_goes_on) {
-  program(needing({"liba.so", "libb.so"}));
-  auto bytes = TinyElf{}.bytes();
-  bytes.resize(80);  // the program headers are cut off
-  world.add_text("/lib/liba.so", bytes);
-  world.add("/lib/libb.so", {});
-  const auto closure = run();
-  ASSERT_EQ(closure.missing.size(), 1U);
-  EXPECT_EQ(closure.missing[0].name, "liba.so");
-  EXPECT_THAT(closure.missing[0].reason, HasSubstr("/lib/liba.so"));
-  EXPECT_EQ(paths(closure), (Paths{"/app", "/lib/libb.so"}));
-}
-
 TEST_F(Search, shortage_of_descriptors_is_reported_and_ends_the_search) {
   auto app = needing({"liba.so"});
   app.rpath = "/one:/two";
@@ -183,65 +148,6 @@ TEST_F(Search, shortage_of_descriptors_is_reported_and_ends_the_search) {
   const auto closure = run();
   ASSERT_EQ(closure.missing.size(), 1U);
   EXPECT_THAT(closure.missing[0].reason, HasSubstr("Too many open files"));
-}
-
-TEST_F(Search, files_that_are_no_dynamic_program_are_refused) {
-  TinyElf plain;
-  plain.dynamic = false;
-  world.add("/static", plain);
-  EXPECT_EQ(resolve(world, loader, "/static", {}).error().code(), ENOEXEC);
-  EXPECT_EQ(resolve(world, loader, "/nowhere", {}).error().code(), ENOENT);
-  world.add_text("/script",
-                 "#!/bin/sh\necho this is a script, long enough for a header or two, or three\n");
-  EXPECT_EQ(resolve(world, loader, "/script", {}).error().code(), ENOEXEC);
-  TinyElf arm;
-  arm.machine = EM_AARCH64;
-  arm.interp = "/lib/ld-linux-aarch64.so.1";
-  world.add("/arm", arm);
-  EXPECT_EQ(resolve(world, loader, "/arm", {}).error().code(), ENOEXEC);
-}
-
-TEST_F(Search, five_hundred_libraries_in_as_many_directories_take_milliseconds) {
-  std::vector<std::string> names;
-  std::string path;
-  for (int i = 0; i < 500; ++i) {
-    const auto number = std::to_string(1000 + i);
-    names.push_back("libfarm" + number + ".so.1");
-    path += (i == 0 ? "" : ":") + ("/farm/lib/directory/" + number);
-    world.add("/farm/lib/directory/" + number + "/" + names.back(), {});
-  }
-  auto app = needing(names);
-  app.rpath = path;
-  program(app);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto closure = value_or_throw(resolve(world, loader, "/app", options));
-  const auto took = std::chrono::steady_clock::now() - begin;
-  EXPECT_EQ(closure.objects.size(), 501U);
-  EXPECT_EQ(closure.probes.opens_failed, 500U * 499 / 2);
-  EXPECT_EQ(closure.probes.opens_done, 500U);
-  EXPECT_EQ(closure.probes.stats_done, 0U);  // the first probe in each directory succeeds
-  // The fake's std::set and std::map are slower than OsWorld; a quadratic defect costs seconds.
-  EXPECT_LT(std::chrono::duration<double>(took).count(), 2.0);
-}
-
-TEST(Tokens, longest_name_wins_in_either_spelling) {
-  const TokenValues values{"/o", "x86_64", "lib64"};
-  EXPECT_EQ(expand_tokens("$ORIGIN/a:${LIB}:$PLATFORM", values), "/o/a:lib64:x86_64");
-  EXPECT_EQ(expand_tokens("$LIBRARY$LIB_${LIB$LIB", values), "$LIBRARY$LIB_${LIBlib64");
-  EXPECT_EQ(expand_tokens("$$ORIGIN$", values), "$/o$");
-  EXPECT_EQ(expand_tokens("$ORIGIN", TokenValues{"", "x", "y"}), "");
-  EXPECT_TRUE(has_token("a$LIB/b"));
-  EXPECT_FALSE(has_token("a$LIBRARY/$"));
-}
-
-TEST(Preload, lists_are_split_as_ld_so_splits_them) {
-  EXPECT_EQ(split_preload_variable(" a.so: b.so::c/d.so"), (Paths{"a.so", "b.so", "c/d.so"}));
-  EXPECT_EQ(split_preload_variable("a\tb\nc"), (Paths{"a\tb\nc"}));
-  EXPECT_EQ(split_preload_variable(std::string(5000, 'x') + " y"), (Paths{"y"}));
-  EXPECT_EQ(split_preload_file("/a.so\n# all /x.so\n\t/b.so:/c.so"),
-            (Paths{"/a.so", "/b.so", "/c.so"}));
-  EXPECT_EQ(split_preload_file(""), Paths{});
-  EXPECT_EQ(split_preload_file("#"), Paths{});
 }
 
 }  // namespace

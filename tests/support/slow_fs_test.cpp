@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <thread>
 
 #include "tests/support/build_elf.hpp"
@@ -49,14 +48,6 @@ TEST_F(SlowFs, asks_for_each_name_of_a_path_each_time) {
   EXPECT_EQ(counts.total, 30U);
 }
 
-TEST_F(SlowFs, starts_again_at_zero) {
-  auto slow = mount();
-  EXPECT_EQ(slow.counts().total, 0U);
-  EXPECT_FALSE(exists(slow / "none"));
-  EXPECT_EQ(slow.reset().total, 1U);
-  EXPECT_EQ(slow.counts().total, 0U);
-}
-
 TEST_F(SlowFs, reads_a_file_again_at_each_open) {
   auto slow = mount();
   for (int i = 1; i <= 2; ++i) {
@@ -66,20 +57,6 @@ TEST_F(SlowFs, reads_a_file_again_at_each_open) {
     EXPECT_EQ(counts.files.at("a/b/file").at("OPEN"), 1U);
     EXPECT_EQ(counts.files.at("a/link").at("READLINK"), 1U);
   }
-}
-
-TEST_F(SlowFs, delays_each_request_and_serves_many_at_once) {
-  auto slow = mount({.delay_us = 50'000});
-  const auto begin = std::chrono::steady_clock::now();
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 32; ++i)
-      threads.emplace_back([&, i] { EXPECT_FALSE(exists(slow / ("none" + std::to_string(i)))); });
-  }
-  const auto took = std::chrono::steady_clock::now() - begin;
-  EXPECT_GE(took, std::chrono::milliseconds(50));
-  EXPECT_LT(took, std::chrono::milliseconds(32 * 50));
-  EXPECT_GE(slow.counts().most_in_flight, 16U);
 }
 
 TEST_F(SlowFs, as_copper_serves_one_request_at_a_time_and_keeps_no_page) {
@@ -94,31 +71,6 @@ TEST_F(SlowFs, as_copper_serves_one_request_at_a_time_and_keeps_no_page) {
   const auto counts = slow.counts();
   EXPECT_EQ(counts.most_in_flight, 1U);
   EXPECT_EQ(counts.files.at("a/b/file").at("READ"), 3U);
-}
-
-TEST_F(SlowFs, serves_a_directory_over_itself_and_is_read_only) {
-  {
-    SlowMount slow(dir / "source", dir / "source", dir / "counts");
-    EXPECT_TRUE(exists(dir / "source/a/b/file"));
-    EXPECT_LT(::open((dir / "source/new").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600), 0);
-    EXPECT_EQ(errno, EROFS);
-    EXPECT_EQ(slow.counts().directories.at("a").at("LOOKUP"), 1U);
-  }
-  EXPECT_EQ(mounts_with(dir.path()), 0U);
-}
-
-TEST_F(SlowFs, ends_while_it_is_in_use) {
-  auto slow = mount();
-  const Fd file(::open((slow / "a/b/file").c_str(), O_RDONLY | O_CLOEXEC));
-  slow.stop();
-  EXPECT_EQ(mounts_with(dir.path()), 0U);
-  char byte = 0;
-  EXPECT_LT(::pread(file.get(), &byte, 1, 2U << 20), 0);
-  EXPECT_EQ(errno, ENOTCONN);
-}
-
-TEST_F(SlowFs, reports_a_source_that_it_cannot_open) {
-  EXPECT_THROW(SlowMount(dir / "none", dir / "slow", dir / "counts"), Error);
 }
 
 }  // namespace
