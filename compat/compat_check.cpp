@@ -112,7 +112,10 @@ std::string read_text(const std::string& path) {
   const auto helper = value_or_throw(own_program_dir()) + "/../libexec/heddle/compat-client";
   ::setenv("HEDDLE_PROGRAM", "compat-check", 1);
   ::execv(helper.c_str(), to_c_array(argv).data());
-  throw Error::from_errno(helper, "cannot be started", errno, "heddle is not installed completely");
+  if (errno == ENOENT)
+    throw Error("compat-client", "is not installed", "this heddle is built without gRPC",
+                "the static archive asks no server: use a heddle of the distribution");
+  throw Error::from_errno(helper, "cannot be started");
 }
 
 std::unique_ptr<compat::Target> open_target(const CheckOptions& o, FactsSource& facts) {

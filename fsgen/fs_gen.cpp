@@ -18,6 +18,7 @@
 #include "base/output_file.hpp"
 #include "base/run_main.hpp"
 #include "base/temp_dir.hpp"
+#include "fsgen/doctor.hpp"
 #include "fsgen/gen_options.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
@@ -362,6 +363,7 @@ int run_program(int argc, const char* const* argv) {
   clean_up_on_signals();
   if (options.print_env) return print_env(options);
   auto json = prepare_outputs(options);
+  if (options.doctor) return examine_node(json ? &*json : nullptr);
   prepare_stage(options);
   return end_like(run(options, json ? &*json : nullptr));
 }

@@ -16,6 +16,8 @@ namespace {
 /// The usage error in a combination of options; empty: none.
 std::string contradiction(const GenOptions& o, const std::vector<std::string>& command,
                           bool shell_given) {
+  if (o.doctor)
+    return command.empty() ? "" : "--doctor: examines this node: not allowed with a program";
   if (o.print_env && command.size() != 2) return "--print-env: takes MAP and DIR";
   if (shell_given && !o.print_env) return "--shell: needs --print-env";
   if (command.empty()) return "no program given";
@@ -94,7 +96,7 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   set_usage(
       app,
       "fs-gen [OPTIONS] [--] APP [ARGS...]\n       fs-gen --print-env [--shell SHELL] MAP DIR\n"
-      "       fs-gen cache show|clear");
+      "       fs-gen --doctor [--json FILE]\n       fs-gen cache show|clear");
   app.set_version_flag("--version", "fs-gen (heddle) " HEDDLE_VERSION);
   app.add_option("--map", out.map, "Use this map (made by fs-resolve build); resolve nothing")
       ->type_name("MAP");
@@ -156,6 +158,8 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   app.add_flag("!--no-learn", out.learns,
                "Do not add what this run loads and executes to the cached map");
   app.add_flag("--explain", out.explain, "Run nothing; print what would be done for APP, and why");
+  app.add_flag("--doctor", out.doctor,
+               "Say what of heddle works on this node and what to do about the rest");
   app.add_option("--compare", out.compare_runs,
                  "Run APP N times without heddle and N times with it, alternating; print the ratio")
       ->check(CLI::Range(1U, 1000U))

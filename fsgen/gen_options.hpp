@@ -53,6 +53,7 @@ struct GenOptions {
   bool cache = true;
   bool learns = true;    ///< into the cache
   bool explain = false;  ///< --explain: run nothing
+  bool doctor = false;   ///< --doctor: run nothing of the user's
   bool quiet = false;
   unsigned compare_runs = 0;
   std::vector<std::string> command;  ///< APP ARGS

@@ -2,6 +2,7 @@
 #include "record/native_paths.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Made by `./dev completions` from fs-gen --help; do not edit.
 _fs_gen() {
-  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --map --fallback --out --learn --plugins --serve --slow --fast --tree --tree-exclude --python --stage --budget --via --no-share --loader --no-cache --no-learn --explain --compare --json --print-env --shell -q --quiet'
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --map --fallback --out --learn --plugins --serve --slow --fast --tree --tree-exclude --python --stage --budget --via --no-share --loader --no-cache --no-learn --explain --doctor --compare --json --print-env --shell -q --quiet'
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --serve) values='all remote' ;;

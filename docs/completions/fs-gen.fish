@@ -21,6 +21,7 @@ complete -c fs-gen -l loader -x -a 'audit env' -d 'Guide ld.so by auditing (defa
 complete -c fs-gen -l no-cache -d 'Resolve again; do not use or write the cache'
 complete -c fs-gen -l no-learn -d 'Do not add what this run loads and executes to the cached map'
 complete -c fs-gen -l explain -d 'Run nothing; print what would be done for APP, and why'
+complete -c fs-gen -l doctor -d 'Say what of heddle works on this node and what to do about the rest'
 complete -c fs-gen -l compare -r -d 'Run APP N times without heddle and N times with it, alternating; print the ratio'
 complete -c fs-gen -l json -r -d 'Write the report here as JSON; -: to stdout, %r: the rank, %h: the host, %p: the process'
 complete -c fs-gen -l print-env -d 'Run nothing; print the environment that guides a script'\''s programs through the mount of MAP at DIR'

@@ -109,21 +109,6 @@ std::unique_ptr<lief::Binary> parse(const ElfFile& elf, const SymbolTable& table
 
 #endif
 
-void add_symbol(const lief::Symbol& symbol, unsigned version, const SymbolTable& table,
-                ElfFacts& facts) {
-  const auto binding = raw(symbol.binding());
-  const bool undefined = symbol.shndx() == SHN_UNDEF;
-  if (symbol.name().empty() || binding == STB_LOCAL) return;
-  const auto visibility = symbol.other() & 3U;
-  const bool visible = visibility == STV_DEFAULT || visibility == STV_PROTECTED;
-  if (!undefined && (!visible || version == VER_NDX_LOCAL)) return;
-  const auto name =
-      version > VER_NDX_GLOBAL ? table.version_names.find(version) : table.version_names.end();
-  auto& list = undefined ? facts.undefined_symbols : facts.exported_symbols;
-  list.push_back({symbol.name(), name == table.version_names.end() ? std::string() : name->second,
-                  binding == STB_WEAK});
-}
-
 }  // namespace
 
 void prepare_lief() {
@@ -142,9 +127,11 @@ Result<void> read_symbols_with_lief(const ElfFile& elf, const SymbolTable& table
     std::size_t index = 0;
     for (const auto& symbol : binary->dynamic_symbols()) {
       if (index == table.count) break;
-      const unsigned version =
-          table.versions.empty() ? unsigned{VER_NDX_GLOBAL} : table.versions[index];
-      add_symbol(symbol, version, table, facts);
+      Elf64_Sym plain{};
+      plain.st_info = static_cast<unsigned char>(ELF64_ST_INFO(raw(symbol.binding()), 0));
+      plain.st_other = symbol.other();
+      plain.st_shndx = static_cast<std::uint16_t>(symbol.shndx());
+      add_symbol(std::string(symbol.name()), plain, table.version_of(index), table, facts);
       ++index;
     }
     if (index != table.count) return damaged_elf("LIEF does not read all of its symbols");

@@ -36,7 +36,10 @@ class Reader {
     if (const auto at = value_of(DT_VERDEF)) TRY(read_version_definitions(*at));
     TRY(read_symbols(symbols));
     read_build_id();
-    if (symbols != nullptr) symbols->version_names = std::move(version_names_);
+    if (symbols != nullptr) {
+      symbols->names = std::move(strings_);
+      symbols->version_names = std::move(version_names_);
+    }
     return std::move(facts_);
   }
 

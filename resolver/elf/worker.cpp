@@ -117,7 +117,11 @@ Result<Reply> read_elf(int fd, const Request& request) try {
   const bool with_symbols = request.detail == FactsDetail::symbols;
   SymbolTable symbols;
   reply.facts = TRY(read_loader_facts(elf, with_symbols ? &symbols : nullptr));
+#ifdef HEDDLE_WITH_LIEF
   if (with_symbols) TRY(read_symbols_with_lief(elf, symbols, reply.facts));
+#else
+  if (with_symbols) TRY(read_symbols(elf, symbols, reply.facts));
+#endif
   return reply;
 } catch (const std::bad_alloc&) {
   return damaged_elf("it takes more memory than is allowed");
@@ -129,7 +133,9 @@ int serve_requests(std::uint64_t memory) {
     say("heddle's other programs start this one; it is not for use by hand");
     return exit_usage;
   }
+#ifdef HEDDLE_WITH_LIEF
   prepare_lief();
+#endif
   if (const auto closed = enter_sandbox(kWorkerSocket, memory); !closed) {
     static_cast<void>(send_reply(kWorkerSocket, error_reply(closed.error())));
     return exit_failure;

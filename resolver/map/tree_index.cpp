@@ -2,6 +2,7 @@
 #include "resolver/map/tree_index.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -44,6 +45,17 @@ std::string parent_of(const std::string& path) {
   return path.substr(0, std::max<std::size_t>(path.rfind('/'), 1));
 }
 
+/// As /etc/passwd says; empty: it does not. Not getpwuid(3), which loads the libraries of
+/// nsswitch.conf: a static program would need those of the glibc that it was built with.
+std::string home_by_passwd() {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/etc/passwd", "re"),
+                                                             std::fclose);
+  if (!file) return {};
+  while (const passwd* user = ::fgetpwent(file.get()))
+    if (user->pw_uid == ::geteuid()) return user->pw_dir;
+  return {};
+}
+
 /// A directory that becomes a tree unless it is refused.
 struct Candidate {
   bool named = false;
@@ -62,7 +74,7 @@ class TreeChoice {
     never("/usr", "/usr");
     never("/home", "/home");
     if (const char* home = std::getenv("HOME")) never(home, "the home directory");
-    if (const passwd* user = ::getpwuid(::geteuid())) never(user->pw_dir, "the home directory");
+    never(home_by_passwd(), "the home directory");
     for (const auto& path : request.never) never(path, "a directory that the program works in");
   }
 

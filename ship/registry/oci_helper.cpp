@@ -23,13 +23,16 @@ Result<Fd> memory_file(std::string_view text) {
 
 Result<int> run_oci_client(const char* program, const std::vector<std::string>& arguments,
                            std::string_view input, int out) {
-  const auto directory = TRY(own_program_dir());
+  const auto client = TRY(own_program_dir()) + "/../libexec/heddle/oci-client";
+  if (::access(client.c_str(), F_OK) != 0)
+    return fail("oci-client", "is not installed", "this heddle is built without libcurl",
+                "the static archive has no registry client: use a heddle of the distribution");
   const Fd content = TRY(memory_file(input));
   std::vector<std::string> argv = {"oci-client"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   ::setenv("HEDDLE_PROGRAM", program, 1);
-  auto child = TRY(spawn(directory + "/../libexec/heddle/oci-client", argv,
-                         {.fds = {{content.get(), STDIN_FILENO}, {out, STDOUT_FILENO}}}));
+  auto child =
+      TRY(spawn(client, argv, {.fds = {{content.get(), STDIN_FILENO}, {out, STDOUT_FILENO}}}));
   const int status = TRY(child.wait());
   // Killed by a signal.
   if (status != exit_done && status != exit_usage && status != exit_failure)

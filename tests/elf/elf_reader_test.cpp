@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Compares the facts of this machine's files with GNU readelf.
 #include <elf.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <random>
 #include <sstream>
 
+#include "resolver/elf/loader_facts.hpp"
 #include "tests/elf/elf_fixture.hpp"
 
 namespace heddle {
@@ -130,6 +132,16 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
   return facts;
 }
 
+ElfFacts read_without_lief(const std::string& file) {
+  const Fd fd = value_or_throw(open_file(file, O_RDONLY));
+  const auto bytes = file_bytes(fd.get());
+  const auto elf = value_or_throw(ElfFile::read(bytes));
+  SymbolTable symbols;
+  auto facts = value_or_throw(read_loader_facts(elf, &symbols));
+  value_or_throw(read_symbols(elf, symbols, facts));
+  return facts;
+}
+
 class Facts : public ElfTest {};
 
 TEST_F(Facts, equal_the_output_of_readelf) {
@@ -147,6 +159,7 @@ TEST_F(Facts, equal_the_output_of_readelf) {
     EXPECT_EQ(ours.version_needs, theirs.version_needs) << file;
     EXPECT_EQ(ours.exported_symbols, theirs.exported_symbols) << file;
     EXPECT_TRUE(ours == theirs) << file;
+    EXPECT_TRUE(read_without_lief(file) == ours) << file;
     ours.exported_symbols.clear();
     ours.undefined_symbols.clear();
     EXPECT_EQ(value_or_throw(source.facts(file, FactsDetail::loader)).elf, ours) << file;

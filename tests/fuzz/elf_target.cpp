@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// An ELF file as elf-worker reads it: headers, loader's facts, and symbols by LIEF, which must not
-// crash on a file that the loader's part accepts.
+// An ELF file as elf-worker reads it: headers, loader's facts, and symbols (by LIEF if built with
+// it), which must not crash on a file that the loader's part accepts.
 #include "compat/target.hpp"
 #include "resolver/elf/loader_facts.hpp"
 #include "resolver/elf/worker_protocol.hpp"
@@ -11,8 +11,10 @@
 namespace heddle::fuzz {
 
 void run(std::string_view bytes) {
+#ifdef HEDDLE_WITH_LIEF
   static const bool prepared = (prepare_lief(), true);
   (void)prepared;
+#endif
   const BytesFile file(bytes);
   for (const auto detail : {FactsDetail::loader, FactsDetail::symbols}) {
     const auto read = read_elf(file.fd(), {bytes.size(), detail});

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// fs-gen --doctor: what it says of nodes that lack something.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/fsgen/user_world.hpp"
+
+namespace heddle::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Doctor : public UserWorldFixture {
+ protected:
+  struct Answer {
+    int status = -1;
+    bool works = false;
+    std::map<std::string, nlohmann::json> checks;  ///< the last of each name
+  };
+  Answer ask(const UserWorld::World& world,
+             const std::string& command = "$FS_GEN --doctor --json -") const {
+    const auto run = world_->sh(world, command);
+    const auto json = nlohmann::json::parse(run.out, nullptr, false);
+    Answer answer{.status = run.status, .works = false, .checks = {}};
+    if (!json.is_object()) {
+      ADD_FAILURE() << run.out << run.err;
+      return answer;
+    }
+    answer.works = json["works"];
+    for (const auto& check : json["checks"]) answer.checks[check["check"]] = check;
+    return answer;
+  }
+};
+
+TEST_F(Doctor, finds_every_way_of_root_and_users) {
+  for (const unsigned uid : {0U, 1500U}) {
+    SCOPED_TRACE(uid);
+    auto answer = ask({.uid = uid, .forbidden = {}});
+    EXPECT_EQ(answer.status, 0);
+    EXPECT_TRUE(answer.works);
+    for (const char* check : {"direct", "private", "fusermount", "fuse", "libc", "sharing"})
+      EXPECT_EQ(answer.checks[check]["state"], "ok") << answer.checks[check];
+    EXPECT_EQ(answer.checks.contains("userns"), uid != 0);
+  }
+}
+
+TEST_F(Doctor, cache_needs_a_directory_of_the_user) {
+  EXPECT_EQ(ask({}).checks["cache"]["state"], "absent") << "no HOME";
+  auto answer = ask({}, "XDG_CACHE_HOME=$OUT $FS_GEN --doctor --json -");
+  EXPECT_EQ(answer.checks["cache"]["state"], "ok");
+}
+
+TEST_F(Doctor, names_what_is_missing_and_the_remedy) {
+  struct {
+    UserWorld::World world;
+    const char* check;
+    const char* text;
+    const char* hint;
+  } const cases[] = {
+      {{.fuse = "absent", .forbidden = {}}, "fuse", "/dev/fuse", "modprobe fuse"},
+      {{.fuse = "absent", .forbidden = {}}, "private", "/dev/fuse", "modprobe fuse"},
+      {{.forbidden = {"unshare"}}, "userns", "user namespace", "user.max_user_namespaces"},
+      {{.forbidden = {"unshare"}}, "private", "user namespace", "max_user_namespaces"},
+      {{.forbidden = {}, .mtab = "absent"}, "fusermount", "/etc/mtab", "ln -s"},
+  };
+  for (const auto& [world, check, text, hint] : cases) {
+    SCOPED_TRACE(check);
+    auto answer = ask(world);
+    EXPECT_EQ(answer.status, 0) << "--via direct needs none of this";
+    EXPECT_EQ(answer.checks[check]["state"], "fails");
+    EXPECT_THAT(answer.checks[check]["text"].get<std::string>(), HasSubstr(text));
+    EXPECT_THAT(answer.checks[check]["hint"].get<std::string>(), HasSubstr(hint));
+    EXPECT_EQ(answer.checks["direct"]["state"], "ok");
+  }
+}
+
+TEST_F(Doctor, fails_where_no_way_works) {
+  auto alone = ask({}, "cp $FS_GEN $OUT/fs-gen; $OUT/fs-gen --doctor --json -");
+  EXPECT_EQ(alone.status, 3);
+  EXPECT_FALSE(alone.works);
+  EXPECT_THAT(alone.checks["install"]["hint"].get<std::string>(), HasSubstr("unpack all"));
+  auto no_tmp = ask({}, "TMPDIR=/proc $FS_GEN --doctor --json -");
+  EXPECT_EQ(no_tmp.status, 0) << "/tmp is used";
+}
+
+TEST_F(Doctor, hook_of_a_removed_installation_is_reported) {
+  const std::string directory = "$OUT/config/containers/oci/hooks.d";
+  const std::string begin = "export XDG_CONFIG_HOME=$OUT/config; mkdir -p " + directory + "; ";
+  const auto hook = [&](const std::string& text) {
+    return begin + "printf '%s' '" + text + "' > " + directory +
+           "/heddle.json; $FS_GEN --doctor --json -";
+  };
+  auto gone = ask({}, hook(R"({"hook": {"path": "/nowhere/fs-hook"}})"));
+  EXPECT_EQ(gone.checks["hook"]["state"], "fails");
+  EXPECT_THAT(gone.checks["hook"]["text"].get<std::string>(), HasSubstr("/nowhere/fs-hook"));
+  auto there = ask({}, hook("\"path\": \"'$(dirname $FS_GEN)'/fs-hook\""));
+  EXPECT_EQ(there.checks["hook"]["state"], "ok") << there.checks["hook"];
+  // Others' files of hooks: any bytes.
+  for (const char* odd : {"/fs-hook\"", "\"/fs-hook\"", "", "{"})
+    EXPECT_EQ(ask({}, hook(odd)).status, 0) << odd;
+  const auto fifo = world_->sh(begin + "mkfifo " + directory + "/a.json; $FS_GEN --doctor");
+  EXPECT_EQ(fifo.status, 0) << fifo.err;
+}
+
+TEST_F(Doctor, prints_a_line_for_each_check) {
+  const auto text = world_->sh("$FS_GEN --doctor");
+  EXPECT_EQ(text.status, 0);
+  EXPECT_EQ(text.err, "");
+  EXPECT_TRUE(text.out.starts_with("heddle ")) << text.out;
+  EXPECT_THAT(text.out, HasSubstr("\nok      direct      works\n"));
+  EXPECT_TRUE(text.out.ends_with("\nfs-gen guides programs here\n")) << text.out;
+  EXPECT_EQ(world_->sh("$FS_GEN --doctor /bin/true").status, 2);
+  EXPECT_EQ(world_->sh("$FS_GEN --doctor > /dev/full").status, 3);
+  for (const char* environment : {"HEDDLE=off", "SLURM_PROCID=3"})
+    EXPECT_EQ(world_->sh(std::string(environment) + " $FS_GEN --doctor").status, 0) << environment;
+}
+
+}  // namespace
+}  // namespace heddle::test
