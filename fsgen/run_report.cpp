@@ -33,9 +33,10 @@ std::string text_of_trees(const RunReport& report) {
   if (daemon.writes_refused > 0)
     out += fmt::format(
         "  refused         {:>12} writes (EROFS){}\n", with_commas(daemon.writes_refused),
-        daemon.first_refused.empty()
+        !daemon.first_refused ? ""
+        : daemon.first_refused->empty()
             ? ", all to __pycache__: python3 -m compileall once saves each process compiling"
-            : "; first: " + escape_for_terminal(daemon.first_refused) +
+            : "; first: " + escape_for_terminal(*daemon.first_refused) +
                   ". --tree-exclude DIR keeps a directory writable");
   for (const auto& path : daemon.changed)
     out += "  changed         tree changed during the run: " + escape_for_terminal(path) + "\n";
@@ -187,8 +188,8 @@ nlohmann::json to_json(const RunReport& report) {
     if (!report.trees.empty()) {
       out["tree_files_read"] = daemon->tree_files;
       out["writes_refused"] = daemon->writes_refused;
-      if (!daemon->first_refused.empty())
-        out["first_refused"] = to_json_text(daemon->first_refused);
+      if (daemon->first_refused.value_or("") != "")
+        out["first_refused"] = to_json_text(*daemon->first_refused);
       out["changed_files"] = daemon->changed_files;
       auto& changed = out["changed"] = nlohmann::json::array();
       for (const auto& path : daemon->changed) changed.push_back(to_json_text(path));

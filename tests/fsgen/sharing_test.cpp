@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // fs-gens of one user and one map share one daemon and leave nothing, whichever is killed.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -127,6 +128,18 @@ TEST_P(Sharing, killed_and_stopped_members_affect_no_other) {
     }
     expect_nothing_left();
   }
+}
+
+TEST_P(Sharing, process_that_app_leaves_behind_keeps_the_mount) {
+  const auto ours =
+      sh("$FS_GEN -q --out $OUT/sh.map /bin/sh -c :; "
+         "$FS_GEN -q --map $OUT/sh.map --json $OUT/first.json /bin/sh -c '(while [ ! -e $OUT/go ]; "
+         "do sleep 0.01; done; ls $HEDDLE_INDEX; /usr/bin/git --version; echo > $OUT/done) "
+         "> $OUT/text 2>&1 &'; touch $OUT/go; while [ ! -e $OUT/done ]; do sleep 0.01; done; " +
+         kGone);
+  EXPECT_EQ(ours.out, "gone\n") << ours.err;
+  EXPECT_TRUE(world_->report("first.json")["left_running"].get<bool>());
+  EXPECT_THAT(world_->out("text"), ::testing::EndsWith("/m/.heddle/index\n" + git()));
 }
 
 TEST_P(Sharing, stale_map_is_refused_to_every_client) {

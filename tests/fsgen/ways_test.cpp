@@ -108,6 +108,32 @@ TEST_F(Ways, requested_way_is_taken) {
   }
 }
 
+TEST_F(Ways, failed_way_leaves_the_next_one_its_own_directory) {
+  // A daemon that cannot serve removes the directory that it was to use.
+  const auto ours = world_->sh(
+      "mkdir -p $OUT/heddle/bin $OUT/lib; real=$(dirname $FS_GEN); "
+      "cp -r $real/../lib $real/../libexec $OUT/heddle; cp $FS_GEN $OUT/heddle/bin; "
+      "cat > $OUT/heddle/bin/fs-mount <<END\n#!/bin/sh\n"
+      "case \"\\$*\" in *'--keep private'*) exit 1;; *--cleanup*) ;; "
+      "*) exec $real/fs-mount \"\\$@\";; esac\n"
+      "while [ \"\\$1\" != --cleanup ]; do shift; done; rm -r \"\\$2\"; exit 1\nEND\n"
+      "chmod +x $OUT/heddle/bin/fs-mount; "
+      "$OUT/heddle/bin/fs-gen --tree $OUT/lib --json $OUT/report.json /bin/echo ran");
+  EXPECT_EQ(ours.out, "ran\n") << ours.err;
+  EXPECT_EQ(world_->report("report.json")["via"], "fusermount3") << ours.err;
+}
+
+TEST_F(Ways, reloaded_mount_of_a_user_admits_that_user_s_other_namespaces) {
+  const auto ours = world_->sh(
+      "mkdir $OUT/m; $FS_GEN -q --out $OUT/map /bin/true; FS_MOUNT=$(dirname $FS_GEN)/fs-mount; "
+      "export FS_MOUNT; unshare -U --map-current-user --keep-caps -m sh -c '"
+      "$FS_MOUNT $OUT/map $OUT/m && grep -o fuse.heddle.* /proc/self/mountinfo; "
+      "$FS_MOUNT --reload $OUT/map $OUT/m && grep -o fuse.heddle.* /proc/self/mountinfo; "
+      "$FS_MOUNT -u $OUT/m'");
+  EXPECT_EQ(std::count(ours.out.begin(), ours.out.end(), '\n'), 2) << ours.out << ours.err;
+  EXPECT_EQ(ours.out.find("allow_other"), std::string::npos) << ours.out;
+}
+
 TEST_F(Ways, missing_etc_mtab_rules_fusermount3_out) {
   UserWorld::World world;
   world.mtab = "absent";
