@@ -222,18 +222,6 @@ TEST(DocsFigures, include_every_table_completely) {
     EXPECT_THAT(all, HasSubstr("<!-- figures: " + name + " -->\n"));
 }
 
-TEST(DocsFigures, are_replaced_between_their_marks_only) {
-  const bench::KeptRuns runs = {{"start", R"({"cores":2,"kernel":"6","figures":[]})"}};
-  const std::string page = "a\n<!-- figures: start -->\nold\n<!-- end of figures -->\nb\n";
-  EXPECT_EQ(bench::with_figures(page, runs), "a\n<!-- figures: start -->\n" +
-                                                 bench::figure_table("start", runs) +
-                                                 "<!-- end of figures -->\nb\n");
-  EXPECT_EQ(bench::with_figures("none", runs), "none");
-  EXPECT_THROW(bench::with_figures("<!-- figures: start -->\n", runs), Error);
-  EXPECT_THROW(bench::figure_table("no such", runs), Error);
-  EXPECT_THROW(bench::figure_table("record", runs), Error);
-}
-
 TEST(DocsLinks, lead_to_existing_files) {
   static const std::regex kLink(R"(\]\(([^)#:]+)\))");
   int links = 0;

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/sandbox/sanitized.hpp"
 #include "tests/fsgen/user_world.hpp"
 #include "tests/support/fuse_kernel.hpp"
 
@@ -174,7 +173,7 @@ TEST_P(Sharing, randomly_killed_fs_gens_leave_nothing) {
 
 const std::string& runs_in_a_row() {
   static const char* asked = std::getenv("HEDDLE_TEST_RUNS");
-  static const std::string runs = asked ? asked : kSanitized ? "50" : "500";
+  static const std::string runs = asked ? asked : "60";
   return runs;
 }
 

@@ -19,6 +19,8 @@ const std::vector<HookTrouble>& hook_troubles() {
        [](ContainerWorld& w, Json&) {
          w.answer_text("", 3, "fs-resolve: libx.so: cannot read: damaged\nhint: look\n");
        }},
+      {"an incompatible program", "the reason (the remedy)",
+       [](ContainerWorld& w, Json&) { w.answer_incompatible("the reason", "the remedy"); }},
       {"too much", "too much",
        [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},
       {"a target that is not there", "/usr/lib/none.so: cannot open it in the container",
