@@ -9,12 +9,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <random>
 #include <set>
-#include <thread>
 
 #include "base/content_hash.hpp"
 #include "base/temp_dir.hpp"

@@ -6,7 +6,6 @@
 #include <sys/sysmacros.h>
 
 #include <atomic>
-#include <thread>
 
 #include "tests/hook/runtime_test.hpp"
 #include "tests/support/oci_config.hpp"

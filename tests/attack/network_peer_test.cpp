@@ -4,9 +4,7 @@
 #include <sys/mount.h>
 
 #include <atomic>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include <compat_v2.grpc.pb.h>
 #include "base/sandbox/sanitized.hpp"

@@ -2,27 +2,17 @@
 //
 // Man pages, completions and --help agree for all installed programs, and documents name existing
 // tests, files and figures.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
-#include "base/fd.hpp"
 #include "bench/figure_tables.hpp"
 #include "tests/docs/help_text.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 std::string source(const std::string& path) {
   const char* root = std::getenv("HEDDLE_SOURCE");

@@ -2,20 +2,12 @@
 // fs-gen and fs-mount on input of any kind: APP runs as without fs-gen, or there is one clear
 // error; nothing crashes, hangs or is left behind.
 
-#include <unistd.h>
-
-#include <algorithm>
-
-#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/fsgen/user_world.hpp"
 #include "tests/resolve/corpus.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class FsGenInput : public FsGenFixture {
  protected:

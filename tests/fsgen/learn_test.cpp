@@ -2,13 +2,10 @@
 // fs-gen --learn adds dlopened libraries and executed programs to the map of the next run.
 
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class Learn : public FsGenFixture {
  protected:

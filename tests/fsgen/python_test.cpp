@@ -2,22 +2,14 @@
 // Python programs on a slow file system, served as directory trees over their own paths: the same
 // output and the same __file__ of every module as natively, and no request twice.
 
-#include <unistd.h>
-
-#include <fstream>
 #include <future>
-#include <optional>
 
-#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/fsgen/user_world.hpp"
 #include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 const std::string kPython = "/usr/bin/python3";
 constexpr const char* kFiles =

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <ctime>
-#include <thread>
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/elf_farm.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/prelude.hpp"

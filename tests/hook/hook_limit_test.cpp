@@ -4,8 +4,6 @@
 // waited for. The container does not start, or starts unswapped.
 #include <sys/syscall.h>
 
-#include <thread>
-
 #include "base/sandbox/sanitized.hpp"
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/runtime_test.hpp"

@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/hook/hook_troubles.hpp"
-
-#include <sys/stat.h>
-
-#include <filesystem>
-
-#include "tests/support/build_elf.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
-
-namespace fs = std::filesystem;
 
 const std::vector<HookTrouble>& hook_troubles() {
   static const std::vector<HookTrouble> kTroubles = {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tests/hook/real_mpi.hpp"
 
-#include <cstdlib>
-
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/oci_config.hpp"

@@ -6,7 +6,6 @@
 // data. Nothing is faked.
 #include <sys/mount.h>
 
-#include <cstring>
 #include <regex>
 #include <set>
 

@@ -3,8 +3,6 @@
 // What containers share: with fs-mount --node one mount per map, which outlives the service; and
 // one decision for all containers of one image that start at once.
 
-#include <fstream>
-
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"

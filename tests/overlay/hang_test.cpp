@@ -1,18 +1,8 @@
 // SPDX-License-Identifier: MIT
 // An unresponsive file system blocks only requests for its own files.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <atomic>
-#include <filesystem>
-#include <functional>
-#include <thread>
 
-#include "base/fd.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
@@ -20,12 +10,6 @@
 
 namespace heddle::test {
 namespace {
-
-using namespace std::chrono_literals;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 class Hang : public ::testing::Test {
  protected:

@@ -3,25 +3,15 @@
 // threads that strace traced count. Compared are opens, misses (the first missing component of each
 // path: a file system gets no other lookup) and other errors, except those that the VFS returns
 // itself (docs/recorder.md).
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <set>
-#include <sstream>
 
-#include "base/fd.hpp"
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/strace.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// One system call of a `strace -f -y -e trace=%file,%process,fchdir -o` log.
 struct FileCall {

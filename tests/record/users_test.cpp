@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Users other than root, and users without the rights that the recorder prefers to have.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <algorithm>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {

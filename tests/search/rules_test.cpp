@@ -2,27 +2,17 @@
 // Each directory of tests/search/rules is one rule of ld.so's search, compared with the real ld.so:
 // the objects, their paths and order (LD_TRACE_LOADED_OBJECTS), the probes (LD_DEBUG=libs) and the
 // number of system calls (strace).
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <sstream>
 
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
 #include "tests/search/oracle.hpp"
 #include "tests/search/rule_case.hpp"
+#include "tests/support/prelude.hpp"
 #include "tests/support/strace.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
 
