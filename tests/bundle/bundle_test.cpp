@@ -63,7 +63,7 @@ class Bundle : public ::testing::Test {
 
   /// Damages the stored bytes of a frame.
   void damage(std::size_t number) {
-    const auto& frame = index().frames[number];
+    const auto frame = index().frames[number];
     const char byte = static_cast<char>(~bytes_[frame.offset + frame.size / 2]);
     ASSERT_EQ(::pwrite(open().get(), &byte, 1, static_cast<off_t>(frame.offset + frame.size / 2)),
               1);
