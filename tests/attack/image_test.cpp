@@ -280,7 +280,7 @@ TEST_P(WritableProgram, running_hook_file_cannot_be_written) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, WritableProgram, ::testing::Values("runc", "crun"), kParameterName);
+INSTANTIATE_TEST_SUITE_P(Oci, WritableProgram, ::testing::Values("crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -12,6 +12,8 @@ namespace heddle::test {
 namespace {
 
 class HookedContainer : public RuntimeTest {};
+/// Cases that do not depend on the runtime.
+class HookedImage : public RuntimeTest {};
 
 TEST_P(HookedContainer, program_runs_on_the_hosts_library) {
   const auto before = world_->image_state();
@@ -65,7 +67,7 @@ void change_with_same_times(const std::string& file) {
   ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
 }
 
-TEST_P(HookedContainer, image_is_decided_on_once) {
+TEST_P(HookedImage, image_is_decided_on_once) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(start_app().out, "host\n");
   EXPECT_EQ(world_->questions(), 1U);
   // A copy of the image elsewhere.
@@ -82,7 +84,7 @@ TEST_P(HookedContainer, image_is_decided_on_once) {
   }
 }
 
-TEST_P(HookedContainer, missing_files_are_part_of_the_decision) {
+TEST_P(HookedImage, missing_files_are_part_of_the_decision) {
   // The last as ld.so spells $ORIGIN/../lib.
   world_->answer_swap_with(
       "/asked", {"/opt/lib/libmpi.so.12", "/opt/plugins/", "/opt/bin/../lib/libcore.so.1"});
@@ -114,7 +116,7 @@ TEST_P(HookedContainer, missing_files_are_part_of_the_decision) {
 }
 
 /// A /var that is full or read-only must not stop new images.
-TEST_P(HookedContainer, full_or_read_only_cache_is_not_needed) {
+TEST_P(HookedImage, full_or_read_only_cache_is_not_needed) {
   for (const char* options : {"size=4k,mode=700", "nr_inodes=1,mode=700", "ro,mode=700"}) {
     SCOPED_TRACE(options);
     renew();
@@ -171,7 +173,7 @@ TEST_P(HookedContainer, containers_path_and_ld_preload_reach_fs_resolve) {
   EXPECT_EQ(world_->questions(), 3U);
 }
 
-TEST_P(HookedContainer, long_annotation_makes_no_long_line) {
+TEST_P(HookedImage, long_annotation_makes_no_long_line) {
   auto config = world_->config({"/bin/app"});
   config["annotations"]["heddle.mpi"] = std::string(100'000, 'x');
   EXPECT_NE(start(config).status, 0);
@@ -179,7 +181,7 @@ TEST_P(HookedContainer, long_annotation_makes_no_long_line) {
   EXPECT_LT(world_->log_text().size(), 10'000U);
 }
 
-TEST_P(HookedContainer, log_names_the_program_that_loads_no_mpi) {
+TEST_P(HookedImage, log_names_the_program_that_loads_no_mpi) {
   auto decision = world_->swap();
   decision["loads_mpi"] = false;
   world_->answer(decision);
@@ -188,7 +190,7 @@ TEST_P(HookedContainer, log_names_the_program_that_loads_no_mpi) {
               HasSubstr(" swapped: mpich 4.0.2, for the programs that /bin/app starts"));
 }
 
-TEST_P(HookedContainer, image_with_nothing_to_swap_runs_unswapped) {
+TEST_P(HookedImage, image_with_nothing_to_swap_runs_unswapped) {
   world_->answer_nothing();
   EXPECT_EQ(start_app().out, "container\n");
   EXPECT_THAT(world_->log_text(), HasSubstr("warning: nothing to swap: /bin/app is static"));
@@ -197,7 +199,7 @@ TEST_P(HookedContainer, image_with_nothing_to_swap_runs_unswapped) {
 
 /// Under the policy to warn the container runs unswapped, except when the request itself is
 /// invalid.
-TEST_P(HookedContainer, each_trouble_is_one_line_and_the_container_fails_or_runs_unswapped) {
+TEST_P(HookedImage, each_trouble_is_one_line_and_the_container_fails_or_runs_unswapped) {
   for (const auto& trouble : hook_troubles()) {
     const bool is_request =
         trouble.name.starts_with("an annotation") || trouble.name.starts_with("a program");
@@ -227,7 +229,7 @@ TEST_P(HookedContainer, each_trouble_is_one_line_and_the_container_fails_or_runs
   }
 }
 
-TEST_P(HookedContainer, changed_host_file_is_reported_and_decided_on_again) {
+TEST_P(HookedImage, changed_host_file_is_reported_and_decided_on_again) {
   for (const std::string stage : {"createRuntime", "createContainer"}) {
     SCOPED_TRACE(stage);
     renew();
@@ -326,6 +328,7 @@ TEST(ApptainersFusemount, fs_mount_serves_the_passed_descriptor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, HookedContainer, ::testing::Values("runc", "crun"), kParameterName);
+INSTANTIATE_TEST_SUITE_P(Oci, HookedImage, ::testing::Values("crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

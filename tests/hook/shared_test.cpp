@@ -212,7 +212,7 @@ TEST_P(SharedDecision, refusal_reaches_waiting_containers_and_no_later_one) {
   EXPECT_EQ(start_app().out, "host\n");
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, SharedDecision, ::testing::Values("runc", "crun"), kParameterName);
+INSTANTIATE_TEST_SUITE_P(Oci, SharedDecision, ::testing::Values("crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test
