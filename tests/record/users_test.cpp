@@ -75,16 +75,5 @@ TEST_F(RecorderOfUser, records_under_proot_when_unshare_is_forbidden) {
       [](const std::string& note) { return note.find("no namespaces") != std::string::npos; }));
 }
 
-TEST_F(Recorder, checks_permissions_of_the_calling_user) {
-  if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
-  run_checked({"chmod", "0755", dir_.path()});
-  write_text_file(dir_ / "secret", "s", 0600);
-  write_text_file(dir_ / "shared", "g", 0640);
-  run_checked({"chgrp", "12345", dir_ / "shared"});
-  const std::string script = "cat " + (dir_ / "secret") + "; cat " + (dir_ / "shared") + "; id -G";
-  expect_same_run(
-      {"setpriv", "--reuid=65534", "--regid=65534", "--groups=12345", "sh", "-c", script});
-}
-
 }  // namespace
 }  // namespace heddle::test
