@@ -12,7 +12,7 @@ const std::vector<HookTrouble>& hook_troubles() {
        [](ContainerWorld& w, Json&) {
          w.answer_text("", 3, "fs-resolve: libx.so: cannot read: damaged\nhint: look\n");
        }},
-      {"an incompatible program", "the reason (the remedy)",
+      {"an incompatible program", "the reason",
        [](ContainerWorld& w, Json&) { w.answer_incompatible("the reason", "the remedy"); }},
       {"too much", "too much",
        [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},

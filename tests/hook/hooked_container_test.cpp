@@ -220,6 +220,9 @@ TEST_P(HookedImage, each_trouble_is_one_line_and_the_container_fails_or_runs_uns
       EXPECT_THAT(ran.out, Not(HasSubstr("fuse.heddle")));
       const auto log = world_->log_text();
       EXPECT_THAT(log, HasSubstr(trouble.line));
+      if (trouble.name == "an incompatible program" && !warns) {
+        EXPECT_THAT(log, HasSubstr(" (the remedy)\n"));
+      }
       EXPECT_THAT(
           log, HasSubstr(warns ? " warning: the container runs with its own MPI: " : " error: "));
       EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
