@@ -325,7 +325,7 @@ class Run {
   Result<RecordedRun> run_with(const AppCommand& command, const AppSetup& setup);
   Result<RecordingDaemon> start_daemon();
   int serve(int socket);
-  static Result<void> serve_device(const RecordingDaemon& daemon, const Fd& device);
+  static Result<void> serve_device(const RecordingDaemon& daemon, const Fd& device, const Fd& app);
   static Result<RecordedRun> finish(RecordingDaemon& daemon, int exit_status, bool complete);
 
   const RecordOptions& options_;
@@ -465,7 +465,8 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   no_namespaces_ = false;
   if (lack_ && !user_mount_) warn(*lack_);
   if (user_mount_) device = user_mount_->take_device();
-  TRY(serve_device(daemon, device));
+  const Fd app_end = TRY(watch_child_end(app.pid()));
+  TRY(serve_device(daemon, device, app_end));
   device.reset();
 
   RecordedRun out;
@@ -500,9 +501,10 @@ Result<RecordingDaemon> Run::start_daemon() {
                          std::move(sockets.one));
 }
 
-/// Gives the recorder the device and waits until it is served.
-Result<void> Run::serve_device(const RecordingDaemon& daemon, const Fd& device) {
+/// Gives the recorder the device and APP's pidfd, and waits until the device is served.
+Result<void> Run::serve_device(const RecordingDaemon& daemon, const Fd& device, const Fd& app) {
   TRY(send_fd(daemon.socket.get(), device.get()));
+  TRY(send_fd(daemon.socket.get(), app.get()));
   const auto answer = receive_packet(daemon.socket.get(), kForever);
   if (!answer) return fail("", "the recorder died at its start");
   if (answer->text != "ready") {
@@ -518,7 +520,8 @@ int Run::serve(int socket) {
   ::signal(SIGIO, SIG_IGN);    // sent when a lease is broken while IoModes tests for one
   const std::size_t most_nodes = raise_descriptor_limit();
   const auto device = receive_fd(socket);
-  if (!device) return 3;
+  const auto app = device ? receive_fd(socket) : Result<Fd>();
+  if (!device || !app) return 3;
   std::optional<Recorder> recorder;
   std::optional<Serving> serving;
   try {
@@ -562,7 +565,13 @@ int Run::serve(int socket) {
   if (!finished) done.trace_failure = finished.error().message();
   if (end) (void)send_record(socket, done);
   ::close(socket);
-  if (done.left_running) (void)serving->run(-1, std::nullopt);
+  while (done.left_running) {
+    // One that was being forked when fs-record died is not among the processes that proot killed on
+    // SIGQUIT, and stays stopped.
+    if (!end && header_.method == "proot")
+      ::syscall(SYS_pidfd_send_signal, app->get(), SIGQUIT, nullptr, 0U);
+    done.left_running = serving->run(-1, kGrace) == Serving::Until::time;
+  }
   ::_exit(0);
 }
 

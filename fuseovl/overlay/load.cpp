@@ -11,7 +11,9 @@
 #include <filesystem>
 
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/try.hpp"
+#include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/map_signature.hpp"
 #include "resolver/map/index_format.hpp"
 #include "resolver/map/served_names.hpp"
@@ -118,11 +120,35 @@ OwnFile own_file(std::string bytes, const timespec& made) {
   return {std::make_shared<const std::string>(std::move(bytes)), made};
 }
 
+/// A mount of a good copy must not wait for the shared file system.
+constexpr std::chrono::seconds kSourceTimeout{1};
+
+/// What fs-ship's link beside the bundle leads to, opened only; empty: nothing that can be read at
+/// once. The bundle's owner chooses it, and of its bytes only those with a frame's hash are used.
+Fd open_shipped_source(const std::string& link, const MapFile& map) {
+  struct stat status {};
+  if (::lstat(link.c_str(), &status) != 0 || status.st_uid != map.status.st_uid) return Fd();
+  return std::move(
+      work_on_files(1, {.limit = kSourceTimeout,
+                        .work =
+                            [&](std::size_t, WorkPlace& place) {
+                              if (auto file = open_regular(link)) place.give(std::move(*file));
+                            },
+                        .path_of = [&](std::size_t) { return std::string_view(link); }})[0]
+          .file);
+}
+
 /// The bundle that is mounted, and its other copy if that can be used.
 std::vector<BundleSource> bundle_sources(MapFile map, const ContentHash& id,
                                          const LoadOptions& options) {
   std::vector<BundleSource> out;
+  const auto path = std::filesystem::absolute(map.path);
+  const auto source = path.parent_path() / (id.hex() + kSourceEnding);
+  const bool is_shipped = path.filename() == id.hex() + kBundleEnding;
+  Fd shipped =
+      options.fallback.empty() && is_shipped ? open_shipped_source(source.string(), map) : Fd();
   out.push_back({std::move(map.bundle), std::move(map.path)});
+  if (shipped) out.push_back({std::move(shipped), source.string()});
   if (options.fallback.empty()) return out;
   auto other = MapFile::find(options.fallback, options.origin_timeout);
   const auto reader = other ? other->read() : fail(other.error());

@@ -359,8 +359,9 @@ int run_push(const Command& command) {
 
 int run_pull(const Command& command) {
   auto file = value_or_throw(AtomicFile::create(command.map));
-  const auto status = value_or_throw(run_oci_client(
-      "fs-resolve", {"pull", "--type", kMapMediaType, "--", command.reference}, "", file.fd()));
+  std::vector<std::string> words = {"pull", "--type", kMapMediaType, "--", command.reference};
+  if (command.no_cache) words.insert(words.begin() + 1, "--no-cache");
+  const auto status = value_or_throw(run_oci_client("fs-resolve", words, "", file.fd()));
   if (status != exit_done) return status;
   const auto map = MapReader::open(file.temp_path());
   const auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));

@@ -588,12 +588,12 @@ Result<bool> RegistryClient::add_once(const std::string& tag, const Descriptor& 
 
 Result<void> RegistryClient::add_to_fallback(const std::string& subject, const Descriptor& one,
                                              const std::string& artifact_type) {
-  // A tag has no lock, and another client may overwrite the index: it is read again after a random
-  // pause.
+  // A tag has no lock, and another client may overwrite the index with one that it read before: it
+  // is read again after a pause that is longer than a client needs between its two requests.
   std::mt19937 random{std::random_device()()};
   for (unsigned round = 1; round <= kMostRounds; ++round) {
     if (TRY(add_once(fallback_tag(subject), one, artifact_type))) return {};
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % (20 * round)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200 + random() % (50 * round)));
   }
   return fail(at_.text(), "cannot attach",
               "others keep changing " + fallback_tag(subject) + ": try again");
