@@ -3,7 +3,6 @@
 // and of other users.
 
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "fuseovl/mount/stats_attribute.hpp"
@@ -134,11 +133,14 @@ TEST_F(LocalUser, user_cannot_end_guided_programs_by_their_counters) {
   }
 }
 
-TEST_F(LocalUser, roots_mount_does_not_bypass_closed_directories) {
+TEST_F(LocalUser, roots_mount_does_not_bypass_closed_directories_and_files) {
   const auto open = program_in(directory("open", 0, 0755), "open");
   const auto secret = program_in(directory("secret", 0, 0755) + "/lib", "secret");
   ASSERT_EQ(::chmod((dir_ / "secret").c_str(), 0700), 0);
-  const auto m = mount({open, secret});
+  // A file that only its owner may read.
+  const auto secret_file = program_in(directory("file", 0, 0755), "secret");
+  ASSERT_EQ(::chmod((dir_ / "file/libword.so.1").c_str(), 0600), 0);
+  const auto m = mount({open, secret, secret_file});
   const auto seen =
       attack("for f in $(find \"$1\" -name libword.so.1); do grep -ao 'open\\|secret' $f; done", m);
   EXPECT_THAT(seen.out, HasSubstr("open"));

@@ -2,13 +2,10 @@
 // fs-gen --print-env: scripts and modulefiles that use an existing mount.
 
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class PrintEnv : public FsGenFixture {
  protected:

@@ -7,18 +7,13 @@
 #include <atomic>
 #include <fstream>
 #include <future>
-#include <optional>
 
-#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/fsgen/user_world.hpp"
 #include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 const std::string kPython = "/usr/bin/python3";
 constexpr const char* kFiles =
@@ -537,16 +532,16 @@ class PythonOfUsers : public UserWorldFixture, public ::testing::WithParamInterf
 
 const std::string kImport = " /usr/bin/python3 -c 'import json, sys; print(json.__file__)' ";
 
-TEST_P(PythonOfUsers, sixty_four_processes_share_one_mount) {
+TEST_P(PythonOfUsers, sixteen_processes_share_one_mount) {
   const auto ours =
       sh("cd $OUT; FS_GEN=\"$FS_GEN --python /usr/bin/python3\"; $FS_GEN -q /bin/sh -c :; "
-         "for i in $(seq 64); do OMPI_COMM_WORLD_RANK=$i $FS_GEN --json $OUT/%r.json /bin/sh -c "
+         "for i in $(seq 16); do OMPI_COMM_WORLD_RANK=$i $FS_GEN --json $OUT/%r.json /bin/sh -c "
          "\"/usr/bin/python3 -c 'import json, csv; print(json.__file__)'; touch $OUT/up.$i; "
          "while [ ! -e $OUT/go ]; do sleep 0.05; done\" & done; "
-         "while [ $(ls $OUT | grep -c '^up') -lt 64 ]; do sleep 0.05; done; touch $OUT/go; wait");
+         "while [ $(ls $OUT | grep -c '^up') -lt 16 ]; do sleep 0.05; done; touch $OUT/go; wait");
   EXPECT_EQ(ours.err, "");
   unsigned starters = 0;
-  for (int i = 1; i <= 64; ++i)
+  for (int i = 1; i <= 16; ++i)
     starters += !world_->report(std::to_string(i) + ".json")["shared"].get<bool>();
   EXPECT_EQ(starters, 1U);
 }

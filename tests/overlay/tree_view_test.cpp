@@ -1,31 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Directory trees of a map, at `.t` of a mount, compared with the originals.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <grp.h>
-#include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <set>
-#include <thread>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
@@ -34,19 +21,13 @@
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 std::string random_bytes(std::size_t size, unsigned seed) {
   std::mt19937_64 random(seed);
@@ -194,17 +175,6 @@ TEST_F(TreeView, later_processes_ask_for_no_name_content_or_attribute) {
     if (!quiet) std::cout << before << "\n" << after << "\n";
   }
   EXPECT_TRUE(quiet);
-}
-
-TEST_F(TreeView, names_of_a_directory_of_twenty_thousand_are_found) {
-  std::set<std::string> names;
-  for (int i = 0; i < 20'000; ++i) names.insert("n" + std::to_string(i * 7919 % 100'003));
-  for (const auto& name : names) add("d/" + name, "");
-  mount();
-  for (const auto& name : names) ASSERT_EQ(::access(served("d/" + name).c_str(), F_OK), 0) << name;
-  for (int i = 0; i < 1000; ++i)
-    ASSERT_EQ(::access(served("d/m" + std::to_string(i)).c_str(), F_OK), -1);
-  EXPECT_EQ(names_below(served("d")), names);
 }
 
 TEST_F(TreeView, reads_at_any_position_equal_the_original) {

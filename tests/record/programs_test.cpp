@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Programs behave under the recorder as without it.
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {

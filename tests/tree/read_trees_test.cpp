@@ -333,20 +333,6 @@ TEST_F(ReadTreesTest, leave_directories_that_cannot_be_read_to_the_original) {
   EXPECT_EQ(value_or_throw(child.wait()), 0);
 }
 
-TEST_F(ReadTreesTest, of_20000_names_are_read_in_time) {
-  for (int i = 0; i < 200; ++i) {
-    const auto directory = dir_ / "t/package" + std::to_string(i);
-    fs::create_directories(directory);
-    for (int j = 0; j < 100; ++j)
-      value_or_throw(open_file(directory + "/module" + std::to_string(j), O_WRONLY | O_CREAT));
-  }
-  const auto start = std::chrono::steady_clock::now();
-  const auto read = value_or_throw(this->read(dir_ / "t"));
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  EXPECT_EQ(value_or_throw(TreeIndex::of(read.trees[0].index)).size(), 20201U);
-  RecordProperty("read_20000_ms", std::to_string(took.count()));
-}
-
 TEST_F(ReadTreesTest, name_what_cannot_be_a_tree) {
   EXPECT_EQ(read(dir_ / "none").error().code(), ENOENT);
   EXPECT_EQ(read(put("file")).error().code(), ENOTDIR);
