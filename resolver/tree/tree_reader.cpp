@@ -106,6 +106,11 @@ void TreeReader::fail_with(Error error) {
   failed_ = true;
 }
 
+Error TreeReader::too_large() const {
+  return Error::with_code(EFBIG, {},
+                          fmt::format("more than {} files and directories", options_.most));
+}
+
 void TreeReader::spawn(std::function<void()> task) {
   pool_->add([this, task = std::move(task)] {
     if (!failed_) task();
@@ -166,6 +171,7 @@ void TreeReader::open(const DirectoryPtr& directory) {
 /// Fills in the names.
 Result<void> TreeReader::list(Directory& directory) {
   ++listed_;
+  count_ -= directory.names.size();
   directory.names.clear();
   const auto where = path_ + (directory.path.empty() ? "" : "/") + directory.path;
   const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK;
@@ -189,6 +195,7 @@ Result<void> TreeReader::list(Directory& directory) {
     if (got < 0 && errno == ENOENT) return fail(changing(where));
     if (got < 0) return fail_errno(where, "cannot list");
     if (got == 0) break;
+    if (count_ + directory.names.size() > options_.most) return fail(too_large());
     for (long at = 0; at < got;) {
       const auto* entry = reinterpret_cast<const dirent64*>(buffer.data() + at);
       const std::string_view name = entry->d_name;
@@ -205,6 +212,7 @@ Result<void> TreeReader::list(Directory& directory) {
 }
 
 void TreeReader::stat_names(const DirectoryPtr& directory) {
+  if ((count_ += directory->names.size()) > options_.most) return fail_with(too_large());
   const auto batches = (directory->names.size() + kBatch - 1) / kBatch;
   directory->changed = false;
   directory->pending = batches + 1;  // one, so that it finishes here if there is no other

@@ -25,6 +25,7 @@ class TreeReader {
   struct Options {
     std::unordered_set<std::string> exclude;  ///< canonical paths that become holes
     std::optional<TreeIndex> earlier;         ///< of the same path
+    std::uint64_t most = kMostTreeNodes;      ///< entries: each takes 500 bytes while it is read
   };
   /// `path` is canonical.
   TreeReader(std::string path, Options options);
@@ -52,6 +53,7 @@ class TreeReader {
   void stat_batch(const DirectoryPtr& directory, std::size_t first);
   void finish(const DirectoryPtr& directory);
   void fail_with(Error error);
+  Error too_large() const;
   bool is_excluded(const std::string& path) const;
 
   std::string path_;
@@ -64,7 +66,8 @@ class TreeReader {
   std::atomic<bool> may_keep_atime_ = true;
   std::atomic<bool> failed_ = false;
   std::atomic<std::uint64_t> listed_ = 0;
-  std::mutex mutex_;  ///< of what follows
+  std::atomic<std::uint64_t> count_ = 0;  ///< names
+  std::mutex mutex_;                      ///< of what follows
   std::optional<Error> error_;
   std::vector<Error> unreadable_;
 };

@@ -137,7 +137,7 @@ TEST_F(BuildTree, finds_the_trees_of_a_python) {
   EXPECT_THAT(built.err, HasSubstr("note: " + options_.cwd + ": no tree: it is a directory that"));
   std::vector<std::string> paths;
   for (const auto& tree : content().trees) paths.push_back(tree.path);
-  EXPECT_THAT(paths, ::testing::ElementsAre(dir_ / "pkgs", dir_ / "py/lib"));
+  EXPECT_THAT(paths, ::testing::ElementsAre(dir_ / "pkgs", dir_ / "py/lib/python3.11"));
 }
 
 TEST_F(BuildTree, of_a_slow_file_system_is_read_and_verified_with_32_requests_in_flight) {
