@@ -337,6 +337,42 @@ TEST_F(TreeView, changed_files_answer_eio_for_ever) {
   EXPECT_THAT(log(), HasSubstr("d/replaced: answered with an error: it has changed"));
 }
 
+TEST_F(TreeView, file_of_a_fuse_origin_that_changes_while_it_is_open_is_noticed) {
+  constexpr std::size_t kSize = 3U << 20;
+  add("same", std::string(kSize, 'A'));
+  add("grown", std::string(kSize, 'A'));
+  SlowMount slow(source(), dir_ / "slow", dir_ / "counts", {.delay_us = 0});
+  mount({}, slow.directory());
+  for (const char* name : {"same", "grown"}) {
+    const auto file = value_or_throw(open_file(served(name), O_RDONLY));
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
+    char first = 0;
+    ASSERT_EQ(::pread(file.get(), &first, 1, 0), 1);
+    add(name, std::string(name == std::string("same") ? kSize : kSize + 1, 'B'));
+    const auto is_refused = [&] { return !read_uncached(served(name)); };
+    EXPECT_TRUE(wait_until(10s, is_refused)) << name;
+  }
+  EXPECT_EQ(stats()["tree_changed_files"], 2);
+}
+
+TEST_F(TreeView, changed_file_costs_its_neighbours_no_request) {
+  for (const char* name : {"a/b/p0/m", "a/b/p0/changed", "a/b/p1/m", "a/b/p1/removed"})
+    add(name, "x");
+  SlowMount slow(source(), dir_ / "slow", dir_ / "counts", {.delay_us = 0});
+  mount({}, slow.directory());
+  for (const char* name : {"a/b/p0/m", "a/b/p1/m"})
+    EXPECT_EQ(read_uncached(served(name)).value_or(""), "x");
+  add("a/b/p0/changed", "other");
+  (void)slow.reset();
+  EXPECT_EQ(read_uncached(served("a/b/p0/changed")).error().code(), EIO);
+  EXPECT_EQ(slow.reset().directories.size(), 0U);
+  // Its directory may be another one now.
+  fs::remove(native("a/b/p1/removed"));
+  EXPECT_EQ(read_uncached(served("a/b/p1/removed")).error().code(), EIO);
+  EXPECT_FALSE(slow.counts().directories.contains("a/b/p0"));
+  EXPECT_EQ(slow.counts().directories.size(), 3U);
+}
+
 TEST_F(TreeView, file_exchanged_for_one_with_the_same_stamp_is_noticed_when_it_was_read) {
   HEDDLE_NEEDS_RESEND();
   add("file", "first content");
