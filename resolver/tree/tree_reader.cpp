@@ -4,8 +4,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +31,17 @@ constexpr std::size_t kBatch = 4;
 /// file server whose clock goes wrong by that much.
 constexpr std::int64_t kTooYoung = 2'000'000'000;
 constexpr unsigned kMountId = 0x1000;  // STATX_MNT_ID, Linux 5.8
+
+/// Whether a directory of this file system may have new names and its old times: a new image is
+/// mounted at the same path, or a server makes times up. Such have one time, for mtime and ctime.
+bool may_keep_times(int directory) {
+  struct statfs system {};
+  if (::fstatfs(directory, &system) != 0) return true;
+  constexpr auto kErofs = 0xE0F5E1E2;  // EROFS_SUPER_MAGIC_V1, Linux 5.4
+  const auto type = static_cast<unsigned>(system.f_type);
+  return type == FUSE_SUPER_MAGIC || type == SQUASHFS_MAGIC || type == ISOFS_SUPER_MAGIC ||
+         type == OVERLAYFS_SUPER_MAGIC || type == kErofs;
+}
 
 std::int64_t nanoseconds(const struct statx_timestamp& time) {
   return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
@@ -147,6 +160,7 @@ void TreeReader::open(const DirectoryPtr& directory) {
   if (is_root) {
     device_ = device_of(st);
     mount_ = (st.stx_mask & kMountId) != 0 ? st.stx_mnt_id : 0;
+    may_keep_times_ = directory->earlier && may_keep_times(fd->get());
   } else if ((st.stx_mask & kMountId) != 0 ? st.stx_mnt_id != mount_ : device_of(st) != device_) {
     return fail_with(Error::with_code(EXDEV, where, "a mount point"));
   }
@@ -156,7 +170,8 @@ void TreeReader::open(const DirectoryPtr& directory) {
   const auto& own = directory->entry;
   if (directory->earlier) {
     const auto node = options_.earlier->node(*directory->earlier);
-    if (node.mtime_ns == own.mtime_ns && node.ctime_ns == own.ctime_ns) {
+    if (node.mtime_ns == own.mtime_ns && node.ctime_ns == own.ctime_ns && node.size == own.size &&
+        !(may_keep_times_ && own.mtime_ns == own.ctime_ns)) {
       for (TreeNodeId i = 0; i < node.child_count; ++i) {
         const auto child = options_.earlier->node(node.first_child + i);
         directory->names.emplace_back(child.name, S_ISDIR(child.mode) && !child.hole);

@@ -62,7 +62,8 @@ class TreeReader {
   DirectoryPtr root_;
   std::int64_t started_ns_ = 0;
   std::uint64_t device_ = 0;
-  std::uint64_t mount_ = 0;  ///< 0: the kernel does not tell
+  std::uint64_t mount_ = 0;      ///< 0: the kernel does not tell
+  bool may_keep_times_ = false;  ///< see may_keep_times()
   std::atomic<bool> may_keep_atime_ = true;
   std::atomic<bool> failed_ = false;
   std::atomic<std::uint64_t> listed_ = 0;
