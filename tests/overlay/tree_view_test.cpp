@@ -748,5 +748,32 @@ TEST_F(TreeView, program_that_lies_in_a_tree_is_guided) {
   EXPECT_EQ(inside.status, 42) << inside.err;
 }
 
+TEST_F(TreeView, objects_in_hundreds_of_trees_cost_little_time) {
+  constexpr int kTrees = 1000, kLibraries = 1000;
+  for (int i = 0; i < kLibraries; ++i) write_text_file(dir_ / "lib/n" + std::to_string(i), "x");
+  for (int i = 0; i < kTrees; ++i) add("t" + std::to_string(i) + "/file", "x");
+  const auto best_of = [&](int trees) {
+    MapMaker maker;
+    maker.add_directory("v", dir_ / "lib");
+    for (int i = 0; i < trees; ++i) maker.add_tree(native("t" + std::to_string(i)));
+    maker.write(dir_ / "map");
+    auto best = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      mount_.reset();
+      const auto begin = std::chrono::steady_clock::now();
+      mount_.emplace(dir_ / "map", dir_ / "mnt", std::vector<std::string>{"--prefetch", "0"});
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - begin;
+      best = std::min(best, took.count());
+    }
+    return best;
+  };
+  const auto without = best_of(0), with = best_of(kTrees);
+  std::cout << without << " ms without trees, " << with << " ms with " << kTrees << "\n";
+  if (!kSanitized) {
+    EXPECT_LT(with - without, 300);  // a tenth of that on an idle machine
+  }
+}
+
 }  // namespace
 }  // namespace heddle::test
