@@ -70,13 +70,13 @@ class Python : public FsGenFixture {
     std::string path, script;
     for (unsigned i = 0; i < count; ++i) {
       const auto name = "pkg" + std::to_string(i);
-      const auto entry = slow("packages/e" + std::to_string(i));
+      const auto entry = slow("e" + std::to_string(i));
       write(entry + "/" + name + "/__init__.py", "from . import mod\n");
       write(entry + "/" + name + "/mod.py", "value = " + std::to_string(i) + "\n");
       path += (path.empty() ? "" : ":") + entry;
       script += "import " + name + "\n";
     }
-    compile_all(slow("packages"));
+    compile_all(dir_ / "slow");
     write(dir_ / "work/run.py", script + kFiles);
     return path;
   }
@@ -258,8 +258,23 @@ TEST_F(Python, tools_that_install_work_elsewhere_and_are_refused_in_a_tree) {
   EXPECT_THAT(refused.err, HasSubstr("--tree-exclude DIR"));
 }
 
+TEST_F(Python, directories_above_an_environment_stay_writable) {
+  run_checked({kPython, "-m", "venv", "--without-pip", slow("me/job42/env")});
+  // Not on a slow file system, which is read-only here.
+  const Words options = {"--slow", dir_ / "slow"};
+  const auto python = slow("me/job42/env/bin/python");
+  const auto made = run_guided(
+      {python, "-c", "import os; os.makedirs('" + slow("me/job42/results/deep") + "')"}, options);
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(trees(), ::testing::Contains(slow("me/job42/env")));
+  fs::remove_all(slow("me/job42/results"));
+  const auto second =
+      run_guided({python, "-m", "venv", "--without-pip", slow("me/job42/second")}, options);
+  EXPECT_EQ(second.status, 0) << second.err;
+  EXPECT_TRUE(fs::exists(slow("me/job42/second/pyvenv.cfg")));
+}
+
 TEST_F(Python, excluded_directory_is_the_original) {
-  write(slow("other"), "");  // a directory of nothing but trees would be one
   write(slow("lib/thing.py"), "");
   write(slow("lib/data/old"), "text");
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
@@ -278,7 +293,6 @@ TEST_F(Python, excluded_directory_is_the_original) {
 }
 
 TEST_F(Python, working_directory_stays_what_it_is) {
-  write(slow("other"), "");  // a directory of nothing but trees would be one
   write(slow("lib/thing.py"), "");
   write(slow("lib/here/file"), "text");
   // Made where the working directory is another one.
@@ -475,7 +489,6 @@ TEST_F(Python, map_that_is_published_anew_meanwhile_is_not_mixed_with_the_old_on
 }
 
 TEST_F(Python, without_a_private_mount_there_are_no_trees_and_one_line) {
-  write(slow("other"), "");  // a directory of nothing but trees would be one
   write(slow("lib/thing.py"), "");
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
   const auto explained = gen({"--slow", dir_ / "slow", "--explain", kPython, "-c", "pass"});
@@ -512,7 +525,7 @@ TEST_F(Python, real_packages_are_the_same) {
     const auto ours = run_guided(app, {"--slow", "/usr/lib"});
     EXPECT_EQ(ours.out, bare.out) << ours.err;
     EXPECT_EQ(ours.status, 0);
-    EXPECT_THAT(trees(), ::testing::Contains("/usr/lib/python3"));
+    EXPECT_THAT(trees(), ::testing::Contains("/usr/lib/python3/dist-packages"));
   }
 }
 
