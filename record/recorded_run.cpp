@@ -503,6 +503,7 @@ Result<RecordingDaemon> Run::start_daemon() {
   how.null_stdio = true;
   how.default_signals = false;  // stay blocked: fs-record relays them to APP
   how.name = "fs-record:serve";
+  how.untraced = true;
   return RecordingDaemon(TRY(fork_child(how, [&] { return serve(sockets.other.get()); })),
                          std::move(sockets.one));
 }
