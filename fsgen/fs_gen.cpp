@@ -73,6 +73,7 @@ std::optional<AppEnd> reason_to_stop(const GenOptions& options, const RunReport&
 /// none is a warm start. Result: the first failed run's end, else success.
 AppEnd compare(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
                OutputFile* json) {
+  leave_standing_mount();
   std::vector<std::uint64_t> plain;
   std::vector<std::uint64_t> guided;
   std::vector<std::uint64_t> mounting;
@@ -303,6 +304,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   if (Environment().get("HEDDLE") == "off" && !options.explain) {
     if (!options.out.empty() || !options.json_file.empty() || options.compare_runs > 0)
       warn("HEDDLE=off: --out, --learn, --json and --compare do nothing");
+    leave_standing_mount();
     return become_app(options, *app_path);
   }
   const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;
@@ -357,6 +359,8 @@ int run_program(int argc, const char* const* argv) {
   if (argc == 3 && std::string_view(argv[1]) == "cache")
     if (const std::string_view what = argv[2]; what == "show" || what == "clear")
       return manage_cache(what);
+  if (argc == 2 && std::string_view(argv[1]) == "cache" && !find_program("cache"))
+    throw Error("cache", "what is to be done?", "", "fs-gen cache show, or fs-gen cache clear");
   const auto parsed = parse_gen_options(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   const GenOptions& options = *parsed.options;

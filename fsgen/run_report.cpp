@@ -127,8 +127,10 @@ std::string to_text(const RunReport& report) {
   if (const auto saved = report.probes_without * kFailedProbe;
       report.fast_files && report.guided && report.resolve_ns + report.mount_ns > saved)
     out += fmt::format(
-        "  balance         {:>12} of look-ups saved, which cost more: {}\n", milliseconds(saved),
-        report.cached ? "HEDDLE=off runs it without heddle" : "the next run uses the cached map");
+        "  balance         {:>12} of look-ups saved, which cost more: HEDDLE=off runs it without "
+        "heddle
+        ",
+        milliseconds(saved));
   for (const auto& suspect : report.suspects)
     out += fmt::format("  plugins         {} may look for them beside itself, {}\n",
                        escape_for_terminal(suspect.library),

@@ -60,9 +60,11 @@ Fd walk(const Fd& root, const std::string& path) {
     at = Fd(::openat(at.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     begin = end + 1;
   }
-  struct stat st {};
-  if (!at || ::fstat(at.get(), &st) != 0) return {};
-  if (!S_ISLNK(st.st_mode)) return at;
+  struct statx st {};
+  // DONT_SYNC: the lookup has told the type.
+  if (!at || ::statx(at.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0)
+    return {};
+  if (!S_ISLNK(st.stx_mode)) return at;
   errno = ENOENT;
   return {};
 }
@@ -246,6 +248,8 @@ void fields(Coder& coder, Message& m) { coder(m.exit_status, m.complete); }
 
 /// Raises RLIMIT_NOFILE as far as permitted: each open file of APP and each node needs a
 /// descriptor. Result: how many nodes may have one; each pins some 1.5 KB in the kernel.
+/// Single-threaded: the kernel's table of descriptors gets its size now, because to grow it waits
+/// for an RCU grace period when threads share it (fs/file.c, expand_fdtable()).
 std::size_t raise_descriptor_limit() {
   constexpr rlim_t kMostNodes = 65536;
   rlimit limit{1U << 20, 1U << 20};
@@ -253,7 +257,9 @@ std::size_t raise_descriptor_limit() {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-  return std::min(limit.rlim_cur / 2, kMostNodes);
+  const auto nodes = std::min(limit.rlim_cur / 2, kMostNodes);
+  const Fd last(::fcntl(0, F_DUPFD_CLOEXEC, static_cast<int>(nodes) - 1));
+  return nodes;
 }
 
 /// Serves the loopback in threads of its own, which end with the process.
@@ -497,6 +503,7 @@ Result<RecordingDaemon> Run::start_daemon() {
   how.null_stdio = true;
   how.default_signals = false;  // stay blocked: fs-record relays them to APP
   how.name = "fs-record:serve";
+  how.untraced = true;
   return RecordingDaemon(TRY(fork_child(how, [&] { return serve(sockets.other.get()); })),
                          std::move(sockets.one));
 }

@@ -28,28 +28,41 @@ void leave_out(MapContent& content, const Origins& origins) {
   std::erase_if(content.paths, gone);
 }
 
-/// The node that an absolute path leads to, through links within the tree.
-std::optional<TreeNodeId> find_in_tree(const ServedTree& tree, std::filesystem::path path) {
+/// The tree that has an absolute path without `.` and `..` in it. `trees` are sorted by path, none
+/// is within another.
+const ServedTree* tree_of(const std::vector<ServedTree>& trees, std::string_view path) {
+  while (path.size() > 1) {
+    path = path.substr(0, path.rfind('/'));
+    const auto at = std::ranges::lower_bound(trees, path, {}, &ServedTree::path);
+    if (at != trees.end() && at->path == path) return &*at;
+  }
+  return nullptr;
+}
+
+/// The file that an absolute path leads to, through links in and between trees.
+std::optional<Tree::TreePlace> find_in_trees(const std::vector<ServedTree>& trees,
+                                             std::filesystem::path path) {
   constexpr int kMostLinks = 40;
   for (int links = 0; links < kMostLinks; ++links) {
     const auto text = path.lexically_normal().native();
-    if (!text.starts_with(tree.path + "/")) return std::nullopt;
+    const ServedTree* tree = tree_of(trees, text);
+    if (!tree || !tree->is_served) return std::nullopt;
     TreeNodeId at = kTreeRoot;
     bool is_link = false;
-    for (const auto& name : std::filesystem::path(text.substr(tree.path.size() + 1))) {
+    for (const auto& name : std::filesystem::path(text.substr(tree->path.size() + 1))) {
       if (is_link) {
         path /= name;
         continue;
       }
-      const auto child = tree.index.find(at, name.native());
+      const auto child = tree->index.find(at, name.native());
       if (!child) return std::nullopt;
-      const TreeNode node = tree.index.node(*child);
+      const TreeNode node = tree->index.node(*child);
       is_link = S_ISLNK(node.mode);
       if (is_link)
-        path = std::filesystem::path(tree.path) / tree.index.path(at) / std::string(node.target);
+        path = std::filesystem::path(tree->path) / tree->index.path(at) / std::string(node.target);
       at = *child;
     }
-    if (!is_link) return at;
+    if (!is_link) return Tree::TreePlace{static_cast<std::size_t>(tree - trees.data()), at};
   }
   return std::nullopt;
 }
@@ -57,19 +70,15 @@ std::optional<TreeNodeId> find_in_tree(const ServedTree& tree, std::filesystem::
 /// The stamp that programs see of an object within a tree, which is mounted over its own path.
 std::optional<FileStamp> stamp_in_trees(const std::vector<ServedTree>& trees,
                                         const std::string& path) {
-  for (std::size_t i = 0; i < trees.size(); ++i) {
-    const auto& tree = trees[i];
-    if (!tree.is_served) continue;
-    const auto found = find_in_tree(tree, path);
-    if (!found) continue;
-    const TreeNode node = tree.index.node(*found);
-    if (!S_ISREG(node.mode)) continue;
-    return FileStamp{{index_format::kThisMount, Tree::inode(Tree::TreePlace{i, node.same_as})},
-                     node.size,
-                     node.mtime_ns,
-                     node.ctime_ns};
-  }
-  return std::nullopt;
+  const auto found = find_in_trees(trees, path);
+  if (!found) return std::nullopt;
+  const TreeNode node = trees[found->tree].index.node(found->node);
+  if (!S_ISREG(node.mode)) return std::nullopt;
+  return FileStamp{
+      {index_format::kThisMount, Tree::inode(Tree::TreePlace{found->tree, node.same_as})},
+      node.size,
+      node.mtime_ns,
+      node.ctime_ns};
 }
 
 /// The path of an open file without links. The map's path may have some.

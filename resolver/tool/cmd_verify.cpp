@@ -161,8 +161,7 @@ std::vector<MapDrift> check_trees(const MapContent& content, const BundleIndex* 
     const auto then = value_or_throw(TreeIndex::of(tree.index));
     entries += then.size();
     for (TreeNodeId id = 0; id < then.size(); ++id)
-      if (const auto node = then.node(id); node.hole && S_ISDIR(node.mode))
-        options.exclude.insert(tree.path + "/" + then.path(id));
+      if (then.node(id).hole) options.exclude.insert(tree.path + "/" + then.path(id));
     if (!bundle) options.earlier = then;
     readers.push_back(std::make_unique<TreeReader>(tree.path, std::move(options)));
   }

@@ -3,10 +3,11 @@
 // and of other users.
 
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "fuseovl/mount/stats_attribute.hpp"
+#include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/prelude.hpp"
 
@@ -134,11 +135,14 @@ TEST_F(LocalUser, user_cannot_end_guided_programs_by_their_counters) {
   }
 }
 
-TEST_F(LocalUser, roots_mount_does_not_bypass_closed_directories) {
+TEST_F(LocalUser, roots_mount_does_not_bypass_closed_directories_and_files) {
   const auto open = program_in(directory("open", 0, 0755), "open");
   const auto secret = program_in(directory("secret", 0, 0755) + "/lib", "secret");
   ASSERT_EQ(::chmod((dir_ / "secret").c_str(), 0700), 0);
-  const auto m = mount({open, secret});
+  // A file that only its owner may read.
+  const auto secret_file = program_in(directory("file", 0, 0755), "secret");
+  ASSERT_EQ(::chmod((dir_ / "file/libword.so.1").c_str(), 0600), 0);
+  const auto m = mount({open, secret, secret_file});
   const auto seen =
       attack("for f in $(find \"$1\" -name libword.so.1); do grep -ao 'open\\|secret' $f; done", m);
   EXPECT_THAT(seen.out, HasSubstr("open"));
@@ -275,6 +279,33 @@ TEST_F(LocalUser, user_cannot_make_root_remove_others_files) {
     EXPECT_EQ(value_or_throw(read_file(victim + "/counters")), "kept") << via;
     EXPECT_EQ(value_or_throw(read_file(victim + "/m/file")), "kept") << via;
     for (const auto& entry : fs::directory_iterator(tmp)) (void)run({"rm", "-rf", entry.path()});
+  }
+}
+
+// In a directory with unchanged times the names of the map that is replaced are taken.
+TEST_F(LocalUser, user_cannot_choose_the_names_of_roots_tree) {
+  const auto tree = directory("tree", 0, 0755);
+  for (const char* name : {"a.py", "security.py"}) write_text_file(tree + "/" + name, "x");
+  const auto status = file_stamp([&] {
+    struct stat st {};
+    EXPECT_EQ(::stat(tree.c_str(), &st), 0);
+    return st;
+  }());
+  TreeIndexWriter::Entry root{.mode = S_IFDIR | 0755, .size = status.size};
+  root.mtime_ns = status.mtime_ns;
+  root.ctime_ns = status.ctime_ns;
+  root.children.push_back({.name = "a.py", .mode = S_IFREG | 0644, .size = 1});
+  MapContent forged;
+  forged.trees.push_back({tree, value_or_throw(TreeIndexWriter::encode(std::move(root)))});
+  const auto map = directory("shared", 0, 01777) + "/app.map";
+  for (const unsigned owner : {kAttacker, 0U}) {
+    value_or_throw(write_map(forged, map));
+    ASSERT_EQ(::chown(map.c_str(), owner, owner), 0);
+    run_checked({staged_program("fs-resolve"), "build", "-o", map, "--tree", tree}, options_);
+    const auto made = value_or_throw(value_or_throw(MapReader::open(map)).read_all());
+    const auto index = value_or_throw(TreeIndex::of(made.trees[0].index));
+    // That root's own map is trusted shows that the forged one would have been.
+    EXPECT_EQ(index.find_path("security.py").has_value(), owner != 0);
   }
 }
 

@@ -115,6 +115,22 @@ TEST_F(BundleMount, of_a_trace_serves_the_rest_from_the_originals) {
   EXPECT_EQ(mount.stat_number("tree_files_opened"), files_.size() - 2);  // pkg3, and the empty one
 }
 
+TEST_F(BundleMount, without_its_tree_answers_eio_for_what_it_does_not_have) {
+  add(".netrc", "machine x password y");
+  MapMaker maker;
+  maker.add_tree(tree_);
+  maker.write(map_);
+  pack();
+  hide_origin();
+  const Mount mount(bundle_, dir_ / "mnt", {"--log", dir_ / "log"});
+  const auto left_out = read_file(mount / ".t/0/.netrc");
+  EXPECT_EQ(left_out ? 0 : left_out.error().code(), EIO);
+  EXPECT_EQ(read_file(mount / ".t/0/big.bin").value_or(""), files_["big.bin"]);
+  EXPECT_GT(mount.stat_number("tree_unreachable"), 0U);
+  EXPECT_THAT(value_or_throw(read_file(dir_ / "log")),
+              HasSubstr(".netrc: answered with an error: the bundle does not have it"));
+}
+
 TEST_F(BundleMount, a_damaged_frame_is_read_from_the_originals_else_an_error) {
   pack();
   {

@@ -2,12 +2,7 @@
 // fs-gen's ways for root and users: which is chosen, what fails without it, and that none leaves
 // anything behind.
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "tests/fsgen/user_world.hpp"
 
@@ -166,17 +161,6 @@ TEST_F(Ways, unavailable_way_fails_with_one_line_and_a_hint) {
     EXPECT_EQ(std::count(ours.err.begin(), ours.err.end(), '\n'), 2) << ours.err;
     EXPECT_NE(ours.err.find("\nhint: "), std::string::npos) << ours.err;
   }
-}
-
-TEST_F(Ways, background_process_keeps_its_mount_until_it_ends) {
-  const auto ours = world_->sh(
-      "$FS_GEN /bin/sh -c '(while [ ! -e $OUT/go ]; do sleep 0.01; done; "
-      "/usr/bin/git --version > $OUT/new; mv $OUT/new $OUT/done) > /dev/null 2>&1 & exit 3'; "
-      "echo $?; grep -c fuse.heddle /proc/self/mountinfo; touch $OUT/go; "
-      "while [ ! -e $OUT/done ]; do sleep 0.01; done; cat $OUT/done; "
-      "while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done");
-  EXPECT_TRUE(ours.out.starts_with("3\n1\ngit version")) << ours.out << ours.err;
-  EXPECT_NE(ours.err.find("the mount stays"), std::string::npos) << ours.err;
 }
 
 }  // namespace

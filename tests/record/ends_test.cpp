@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Recordings that end by a signal or an error.
-#include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <unistd.h>
 
 #include "tests/record/recorded.hpp"
 

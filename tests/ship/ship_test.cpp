@@ -268,7 +268,7 @@ TEST_F(Ship, a_killed_receiver_is_replaced) {
 }
 
 TEST_F(Ship, a_node_that_dies_meanwhile_harms_no_other) {
-  const auto shipped = ship("--timeout 20 --min-nodes 3 " +
+  const auto shipped = ship("--timeout 6 --min-nodes 3 " +
                             engine("[ $n -gt 1 ] || kill -9 $(cat $dir/c/pid.n4)", ""));
   EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
   EXPECT_THAT(shipped.result.err, HasSubstr("n4: does not answer; has no bundle"));
