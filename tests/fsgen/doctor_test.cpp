@@ -82,8 +82,11 @@ TEST_F(Doctor, fails_where_no_way_works) {
   EXPECT_EQ(alone.status, 3);
   EXPECT_FALSE(alone.works);
   EXPECT_THAT(alone.checks["install"]["hint"].get<std::string>(), HasSubstr("unpack all"));
-  auto no_tmp = ask({}, "TMPDIR=/proc $FS_GEN --doctor --json -");
-  EXPECT_EQ(no_tmp.status, 0) << "/tmp is used";
+  auto full = ask({.uid = 0, .forbidden = {}},
+                  "mount -t tmpfs -o size=4k tmpfs $TMPDIR; head -c 4096 /dev/zero > $TMPDIR/all; "
+                  "$FS_GEN --doctor --json -; umount $TMPDIR");
+  EXPECT_FALSE(full.works);
+  EXPECT_THAT(full.checks["private"]["text"].get<std::string>(), HasSubstr("No space left"));
 }
 
 TEST_F(Doctor, hook_of_a_removed_installation_is_reported) {
