@@ -88,7 +88,7 @@ std::string script_interpreter(std::string_view bytes) {
   return std::string(bytes.substr(begin, bytes.find_first_of(kEnds, begin) - begin));
 }
 
-std::string env_program(std::string_view bytes) {
+std::string env_program(std::string_view bytes, std::vector<std::string>* arguments) {
   const auto interpreter = script_interpreter(bytes);
   if (interpreter.substr(interpreter.rfind('/') + 1) != "env") return {};
   constexpr std::string_view kEnds("\n\0", 2);
@@ -98,8 +98,10 @@ std::string env_program(std::string_view bytes) {
     if (word.starts_with("-S")) word.erase(0, 2);
     if (word == "-u" || word == "-C")
       words >> word;  // their arguments
-    else if (!word.empty() && word[0] != '-' && word.find('=') == word.npos)
+    else if (!word.empty() && word[0] != '-' && word.find('=') == word.npos) {
+      for (std::string next; arguments && words >> next;) arguments->push_back(next);
       return word;
+    }
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.hpp"
 
@@ -29,7 +30,8 @@ inline constexpr std::size_t kFirstLine = 256;
 std::string script_interpreter(std::string_view bytes);
 
 /// The program that env(1) starts for such a script: NAME of `#!/usr/bin/env [-S]
-/// [VARIABLE=VALUE...] NAME`. Empty: its interpreter is another.
-std::string env_program(std::string_view bytes);
+/// [VARIABLE=VALUE...] NAME`; `arguments` gets the words behind NAME. Empty: its interpreter is
+/// another.
+std::string env_program(std::string_view bytes, std::vector<std::string>* arguments = nullptr);
 
 }  // namespace heddle

@@ -115,10 +115,6 @@ class CommandLine {
           return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
         })
         ->option_text("MPI");
-    // Hidden: for scripts of earlier versions.
-    sub->add_option_function<std::string>("--rpath", [](const std::string&) {})
-        ->check(CLI::IsMember({"bind"}))
-        ->group("");
   }
   Result<int> verify();
 

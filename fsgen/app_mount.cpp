@@ -20,7 +20,6 @@
 #include "fsgen/guided_environment.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/service/leftovers.hpp"
-#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -71,8 +70,7 @@ std::string own_cgroup() {
 }
 
 /// The name of the service's socket: equal only for fs-gens that one service can serve.
-Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order,
-                               const std::string& map_id) {
+Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order) {
   const std::string program = TRY(own_program_dir());
   // Mount namespaces may share a run directory, and the daemon opens the map's files in its own.
   const std::string mounts = TRY(file_identity("/proc/self/ns/mnt"));
@@ -84,7 +82,7 @@ Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order,
   // A job's end kills its processes by cgroup: a service must not serve other jobs.
   for (const std::string& part :
        {std::string(HEDDLE_VERSION), program, mounts, root, own_cgroup(),
-        std::string(tmp ? tmp : ""), map_id, std::to_string(static_cast<int>(kind)),
+        std::string(tmp ? tmp : ""), order.map_id, std::to_string(static_cast<int>(kind)),
         // A user's mount is for this group only (mount_fuse_device()), and shows what these groups
         // may read (LoadOptions::unmapped_groups).
         std::to_string(::getegid()), fmt::format("{}", fmt::join(groups, " "))})
@@ -142,6 +140,11 @@ DaemonCounters DaemonCounters::since(const DaemonCounters& before) const {
   out.bytes_read -= before.bytes_read;
   out.tree_files -= before.tree_files;
   out.writes_refused -= before.writes_refused;
+  if (before.first_refused != "") out.first_refused.reset();
+  out.changed_files -= before.changed_files;
+  std::erase_if(out.changed, [&](const std::string& path) {
+    return std::ranges::find(before.changed, path) != before.changed.end();
+  });
   return out;
 }
 
@@ -194,9 +197,6 @@ std::string hint_for(Via via) {
 }
 
 Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder& order) {
-  const Fd map = TRY(open_file(order.map_path, O_RDONLY));
-  const auto reader = TRY(MapReader::open(map.get(), order.map_path));
-  const auto map_id = reader.id().hex();
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Connection connection;
     if (sharing == Sharing::own) {
@@ -204,13 +204,13 @@ Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder
       connection.service = TRY(start_service(pair.other, kind, order));
       connection.socket = std::move(pair.one);
     } else {
-      const std::string name = TRY(lease_name(kind, order, map_id));
+      const std::string name = TRY(lease_name(kind, order));
       auto connected = connect_or_start(name, kind, order);
       if (!connected) return take(kind, Sharing::own, order);
       connection = std::move(*connected);
     }
     MountLease lease(std::move(connection.socket), std::move(connection.service));
-    auto mount = lease.client_.want(map_id, map.get(), kMountLimit);
+    auto mount = lease.client_.want(order.map_id, order.map, kMountLimit);
     if (!mount) {
       // The service ended meanwhile: look it up or start it again.
       if (mount.error().cause() == Cause::lost && lease.joined()) continue;

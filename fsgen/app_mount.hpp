@@ -30,19 +30,21 @@ std::string hint_for(Via via);
 
 struct MountOrder {
   std::string map_path;              ///< absolute
+  int map = -1;                      ///< open on the map; another one may be at its path by now
+  std::string map_id;                ///< of that file
   std::vector<std::string> options;  ///< of fs-mount; only equal ones share a mount
 };
 
 struct DaemonCounters {
   std::uint64_t requests = 0;
   std::uint64_t bytes_read = 0;
-  std::uint64_t tree_files = 0;      ///< of the trees, that were read
-  std::uint64_t writes_refused = 0;  ///< to trees
-  std::string first_refused;         ///< path
+  std::uint64_t tree_files = 0;                   ///< of the trees, that were read
+  std::uint64_t writes_refused = 0;               ///< to trees
+  std::optional<std::string> first_refused = "";  ///< outside __pycache__; nullopt: unknown
   std::vector<std::string> changed;  ///< files of trees that changed: some of the paths
   std::uint64_t changed_files = 0;
 
-  /// Since `before`.
+  /// Since `before`. Paths that another run met before this one are left out.
   DaemonCounters since(const DaemonCounters& before) const;
 };
 

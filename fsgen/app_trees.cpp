@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/coder.hpp"
+#include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
@@ -21,9 +23,16 @@
 namespace heddle {
 namespace {
 
-std::string current_directory() {
+/// Without symbolic links; as it is if it does not exist.
+std::string canonical(const std::string& path) {
   std::error_code error;
-  return std::filesystem::current_path(error).string();
+  const auto real = std::filesystem::canonical(path, error).string();
+  return error ? path : real;
+}
+
+bool is_below(const std::string& path, const std::string& directory) {
+  return path.size() > directory.size() && path.starts_with(directory) &&
+         path[directory.size()] == '/';
 }
 
 /// A detached copy of the mount that `path` is in, from there on.
@@ -59,33 +68,73 @@ Result<void> cover(const std::string& served, const TreePlace& tree) {
 
 }  // namespace
 
-AppTrees read_app_trees(const GenOptions& options, const std::vector<MapTree>* earlier) {
-  AppTrees out;
-  TreeRequest request;
-  const auto directory = current_directory();
-  request.never.push_back(directory);
+std::string TreeCandidates::identity() const {
+  auto trees = named;
+  for (const auto& tree : found) trees.push_back(tree.path);
+  if (trees.empty()) return {};
+  auto out = trees;
+  for (const auto& tree : found) out.push_back(tree.left_out);
+  for (const auto& path : never)
+    if (std::ranges::any_of(trees, [&](const std::string& tree) {
+          return tree == path || is_below(tree, path) || is_below(path, tree);
+        }))
+      out.push_back(path);
+  Encoder coder;
+  coder(out);
+  return hash_bytes(coder.take()).hex();
+}
+
+std::vector<std::string> TreeCandidates::possible() const {
+  std::vector<std::string> out;
+  for (const auto& tree : found)
+    if (std::ranges::none_of(never, [&](const std::string& path) {
+          return path == tree.path || is_below(path, tree.path);
+        }))
+      out.push_back(tree.path);
+  return out;
+}
+
+TreeCandidates find_tree_candidates(const GenOptions& options) {
+  TreeCandidates out;
+  if (!options.may_have_trees()) return out;
+  std::error_code error;
+  const auto directory = std::filesystem::current_path(error).string();
+  out.never.push_back(directory);
   if (options.python != "off") {
     const auto environment = Environment().entries();
     auto python = find_python_trees(options.command, environment, directory);
-    request.never.insert(request.never.end(), python.in_use.begin(), python.in_use.end());
+    std::ranges::move(python.in_use, std::back_inserter(out.never));
     if (options.python != "auto")
       python = find_python_trees({options.python}, environment, directory);
     if (options.python != "auto" && python.interpreter.empty())
       out.notes.push_back("--python " + options.python + ": is no Python");
-    for (const auto& tree : python.trees) out.found.push_back(tree.path);
-    request.found = std::move(python.trees);
+    out.found = std::move(python.trees);
   }
-  if (request.found.empty() && options.trees.empty()) return out;
+  if (out.found.empty() && options.trees.empty()) return out;
+  for (const auto& path : options.trees) out.named.push_back(canonical(path));
   // The mount is made below it.
   const char* temporary = std::getenv("TMPDIR");
-  request.never.emplace_back(temporary && *temporary ? temporary : "/tmp");
+  out.never.emplace_back(temporary && *temporary ? temporary : "/tmp");
+  for (auto& path : out.never) path = canonical(path);
+  return out;
+}
+
+AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candidates,
+                        const std::vector<MapTree>* earlier) {
+  AppTrees out;
+  out.notes = candidates.notes;
+  if (candidates.found.empty() && candidates.named.empty()) return out;
+  TreeRequest request;
   request.named = options.trees;
+  request.found = candidates.found;
+  request.never = candidates.never;
   request.exclude = options.tree_excludes;
   request.earlier = earlier;
   SlowFiles files(options.slow, options.fast);
   request.is_slow = [&](const std::string& path) {
     const auto& speed = files.speed_of_real(path);
-    if (!speed.slow && std::ranges::find(out.found, path) != out.found.end())
+    if (!speed.slow &&
+        std::ranges::find(candidates.found, path, &FoundTree::path) != candidates.found.end())
       out.notes.push_back(path + ": no tree: fast: " + speed.why);
     return speed.slow;
   };

@@ -10,20 +10,36 @@
 #include "base/result.hpp"
 #include "fsgen/gen_options.hpp"
 #include "resolver/map/map_content.hpp"
+#include "resolver/tree/python_trees.hpp"
 
 namespace heddle {
+
+/// What may become trees of a run.
+struct TreeCandidates {
+  std::vector<FoundTree> found;    ///< that options.command imports from if it is Python
+  std::vector<std::string> named;  ///< --tree
+  std::vector<std::string> never;  ///< directories in use: they and what holds them are no trees
+  std::vector<std::string> notes;
+
+  /// Equal for runs whose trees are equal as long as no file changes; empty: none can be.
+  std::string identity() const;
+  /// Those of `found` that may be trees in this run: a change in one may make it a tree.
+  std::vector<std::string> possible() const;
+};
+/// All paths are canonical if they exist. None where there can be no trees.
+TreeCandidates find_tree_candidates(const GenOptions& options);
 
 /// The trees of one run.
 struct AppTrees {
   std::vector<MapTree> trees;
   std::vector<std::string> notes;  ///< why others were left out
-  std::vector<std::string> found;  ///< directories that were considered; a change may make a tree
 };
 
-/// Those that options.command imports from if it is Python, on slow file systems, and those of
-/// --tree. `earlier`, if not null, are an earlier run's, of which only what has changed is read
-/// again. A failure leaves all trees out, with a note; that of a --tree is also a warning.
-AppTrees read_app_trees(const GenOptions& options, const std::vector<MapTree>* earlier);
+/// Those of the candidates that are named or on slow file systems. `earlier`, if not null, are an
+/// earlier run's, of which only what has changed is read again. A failure leaves all trees out,
+/// with a note; that of a --tree is also a warning.
+AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candidates,
+                        const std::vector<MapTree>* earlier);
 
 /// Where a tree goes.
 struct TreePlace {

@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 
-#include "base/coder.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
@@ -75,6 +73,7 @@ std::optional<AppEnd> reason_to_stop(const GenOptions& options, const RunReport&
 /// none is a warm start. Result: the first failed run's end, else success.
 AppEnd compare(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
                OutputFile* json) {
+  leave_standing_mount();
   std::vector<std::uint64_t> plain;
   std::vector<std::uint64_t> guided;
   std::vector<std::uint64_t> mounting;
@@ -128,28 +127,17 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
   return end;
 }
 
-/// `--learn`: calls `run` with a log for what its processes load, and writes the map with all of
-/// that to options.out. Result: run's end; an unwritable map is reported, and is exit_failure if
-/// APP succeeded.
-AppEnd learn(const GenOptions& options, const std::string& app_path,
-             const std::function<AppEnd(const GenOptions&)>& run) {
-  // Not in the run's directory, which ends with the mount. The log is owner-only: a user who can
-  // write to the log chooses what later runs load.
-  const auto directory = value_or_throw(make_work_dir());
-  GenOptions once = options;
-  once.out.clear();
-  once.learn_log = directory.path() + "/log";
-  (void)value_or_throw(open_file(once.learn_log, O_WRONLY | O_CREAT | O_EXCL, 0600));
-  const AppEnd end = run(once);
-  auto learned = read_learned_run(once.learn_log);
-  auto map = learned ? prepare_map(options, app_path, "", nullptr, *learned)
-                     : Result<PreparedMap>(fail(std::move(learned.error())));
+/// `--learn`: writes the map with all that APP's processes have `learned` to options.out. Result:
+/// `end`, APP's; an unwritable map is reported, and is exit_failure if APP succeeded.
+AppEnd learn(const GenOptions& options, const std::string& app_path, const LearnedRun& learned,
+             const AppEnd& end) {
+  const auto map = prepare_map(options, app_path, "", nullptr, learned);
   if (!map) {
     report(map.error());
     return end.status == exit_done ? AppEnd{exit_failure} : end;
   }
   std::size_t names = 0;
-  for (const auto& [path, libraries] : *learned) names += libraries.size();
+  for (const auto& [path, libraries] : learned) names += libraries.size();
   if (!options.quiet)
     say(fmt::format("{}: {} program{}, {} names learned in this run",
                     escape_for_terminal(map->path), map->content.programs.size(),
@@ -172,19 +160,16 @@ AppEnd report_run(const GenOptions& options, const RunReport& done, OutputFile* 
 /// empty: options ask for something else.
 std::string plain_key(const GenOptions& o, const std::string& app_path) {
   if (!o.may_be_cached() || o.via != Via::best || !o.json_file.empty() || !o.learns) return {};
-  std::error_code error;
-  std::vector<std::string> words = o.command;
-  words.push_back(std::filesystem::absolute(app_path, error).string());
-  words.push_back(std::filesystem::current_path(error).string());
-  for (const auto* list : {&o.slow, &o.fast, &o.trees, &o.tree_excludes})
-    words.insert(words.end(), list->begin(), list->end());
-  words.push_back(o.python);
-  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES",
-                           "PYTHONPATH", "PYTHONHOME"})
-    words.push_back(Environment().get(name).value_or(""));
-  Encoder coder;
-  coder(words);
-  return hash_bytes(coder.take()).hex();
+  return command_key(o, app_path);
+}
+
+/// What a plain mark of a Python program depends on: the directories that it imports from, and
+/// their file systems.
+std::string plain_trees(const TreeCandidates& candidates) {
+  auto out = candidates.identity();
+  for (const auto& found : candidates.found)
+    if (const auto stamp = RunCache::stamp_of(found.path)) out += fmt::format(" {}", stamp->id.dev);
+  return out;
 }
 
 /// Becomes APP. Returns the exit status when that fails.
@@ -250,7 +235,8 @@ bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& d
 void remember(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
               const RunReport& done, const RunCache& cache, const std::string& plain) {
   if (!gains(options, map, done)) {
-    if (!plain.empty()) cache.mark_plain(plain, app_path);
+    if (!plain.empty() && map.candidates)
+      cache.mark_plain(plain, app_path, plain_trees(*map.candidates));
     return;
   }
   if (!options.learns) return;
@@ -262,9 +248,7 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
   const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
   if (!valid || !has_new(found, now->learned, map.content)) return;
   const auto learned = merged(now->learned, found);
-  if (learned != now->learned)
-    (void)prepare_map(options, app_path, "", &cache, learned,
-                      AppTrees{map.content.trees, map.tree_notes, {}});
+  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned, &map);
 }
 
 /// `--explain`.
@@ -320,13 +304,14 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   if (Environment().get("HEDDLE") == "off" && !options.explain) {
     if (!options.out.empty() || !options.json_file.empty() || options.compare_runs > 0)
       warn("HEDDLE=off: --out, --learn, --json and --compare do nothing");
+    leave_standing_mount();
     return become_app(options, *app_path);
   }
-  if (options.learn && options.learn_log.empty())
-    return learn(options, *app_path, [&](const GenOptions& once) { return run(once, json); });
   const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;
   const auto plain = cache ? plain_key(options, *app_path) : "";
-  const bool is_plain = !plain.empty() && cache->is_plain(plain, *app_path);
+  const bool is_plain = !plain.empty() && cache->is_plain(plain, *app_path, [&] {
+    return plain_trees(find_tree_candidates(options));
+  });
   if (is_plain && !options.explain) {
     if (!options.quiet)
       say(escape_for_terminal(options.command[0]) +
@@ -349,7 +334,8 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   }
   if (done->exec_error != 0) return {report_exec_failure(options.command[0], done->exec_error)};
   if (cache && map && !map->key.empty()) remember(options, *app_path, *map, *done, *cache, plain);
-  return report_run(options, *done, json);
+  const auto end = report_run(options, *done, json);
+  return options.learn ? learn(options, *app_path, done->learned_run, end) : end;
 }
 
 /// Makes the directory, which on a node's own disk is often one per job. A warning here replaces
@@ -373,6 +359,8 @@ int run_program(int argc, const char* const* argv) {
   if (argc == 3 && std::string_view(argv[1]) == "cache")
     if (const std::string_view what = argv[2]; what == "show" || what == "clear")
       return manage_cache(what);
+  if (argc == 2 && std::string_view(argv[1]) == "cache" && !find_program("cache"))
+    throw Error("cache", "what is to be done?", "", "fs-gen cache show, or fs-gen cache clear");
   const auto parsed = parse_gen_options(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   const GenOptions& options = *parsed.options;

@@ -124,6 +124,7 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
       ->allow_extra_args(false);
   app.add_option("--tree-exclude", out.tree_excludes,
                  "Leave DIR out of the trees: the original, writable (repeatable)")
+      ->check(CLI::ExistingPath)
       ->type_name("DIR")
       ->allow_extra_args(false);
   app.add_option("--python", out.python,

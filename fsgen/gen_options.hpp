@@ -31,11 +31,10 @@ enum class ShellKind : std::uint8_t {
 
 /// The command line of fs-gen.
 struct GenOptions {
-  std::string map;        ///< --map: resolve nothing
-  std::string fallback;   ///< --fallback: another copy of a bundle
-  std::string out;        ///< --out: keep the map here
-  bool learn = false;     ///< --learn: the map of --out also holds what this run loads later
-  std::string learn_log;  ///< where the run's processes write that; empty: nowhere
+  std::string map;       ///< --map: resolve nothing
+  std::string fallback;  ///< --fallback: another copy of a bundle
+  std::string out;       ///< --out: keep the map here
+  bool learn = false;    ///< --learn: the map of --out also holds what this run loads later
   std::vector<std::string> plugin_directories;
   bool print_env = false;  ///< --print-env: `command` is MAP and DIR
   ShellKind shell = ShellKind::sh;

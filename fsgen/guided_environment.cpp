@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/child.hpp"
@@ -33,8 +34,28 @@ void Environment::set(std::string_view name, std::string_view value) {
 }
 
 void Environment::prepend(std::string_view name, const std::string& value) {
+  remove(name, value);
   const auto theirs = get(name);
   set(name, theirs && !theirs->empty() ? value + ":" + *theirs : value);
+}
+
+void Environment::remove(std::string_view name, const std::string& value) {
+  const auto list = get(name);
+  if (!list) return;
+  std::string out = ":" + *list + ":";
+  for (auto at = out.find(":" + value + ":"); at != out.npos; at = out.find(":" + value + ":"))
+    out.erase(at, value.size() + 1);
+  if (out.size() < list->size() + 2)
+    set(name, out.size() > 2 ? out.substr(1, out.size() - 2) : std::string());
+}
+
+void leave_standing_mount() {
+  ::unsetenv("HEDDLE_INDEX");
+  Environment environment;
+  const auto library = audit_library_path();
+  if (!library || !environment.get("LD_AUDIT")) return;
+  environment.remove("LD_AUDIT", *library);
+  ::setenv("LD_AUDIT", environment.get("LD_AUDIT")->c_str(), 1);
 }
 
 std::vector<std::string> daemon_environment() {

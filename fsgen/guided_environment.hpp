@@ -18,8 +18,9 @@ class Environment {
 
   std::optional<std::string> get(std::string_view name) const;
   void set(std::string_view name, std::string_view value);
-  /// Puts `value` and a colon before the value of `name`.
+  /// Puts `value` first into the list of `name`, whose elements are separated by colons, once.
   void prepend(std::string_view name, const std::string& value);
+  void remove(std::string_view name, const std::string& value);
   const std::vector<std::string>& entries() const noexcept { return entries_; }
 
  private:
@@ -30,6 +31,10 @@ class Environment {
 /// run in the daemon too, and the auditor of an outer fs-gen would hold that one's mount.
 /// LD_LIBRARY_PATH stays: the daemon's libraries may need it.
 std::vector<std::string> daemon_environment();
+
+/// Takes the variables of `fs-gen --print-env` out of this process's environment: a run without
+/// heddle must not be guided by the shell's standing mount.
+void leave_standing_mount();
 
 /// The audit library of this installation. Fails when it cannot be read.
 Result<std::string> audit_library_path();

@@ -126,7 +126,7 @@ class GuidedRun {
  private:
   bool direct() const { return via_ == Via::direct; }
   bool is_reported() const { return !options_.quiet || !options_.json_file.empty(); }
-  bool learns_into_cache() const { return options_.learns && !map_.key.empty(); }
+  bool learns() const { return options_.learn || (options_.learns && !map_.key.empty()); }
   Result<void> take_lease();
   Result<void> start_learning();
   Result<AppCommand> guided_command(const std::string& counters_path);
@@ -142,12 +142,10 @@ class GuidedRun {
   TempDir& work_;
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
-  MountOrder order_{map_.path, mount_options(options_, map_.serve)};
+  MountOrder order_{map_.path, map_.file.get(), map_.id, mount_options(options_, map_.serve)};
   std::string stale_;  ///< Via::direct: which of the map's files have changed; empty: none
-  const std::string learn_log_ = !options_.learn_log.empty() ? options_.learn_log
-                                 : learns_into_cache()       ? work_path_ + "/learned"
-                                                             : "";
-  Fd learned_;  ///< learns_into_cache(): the log
+  const std::string learn_log_ = work_path_ + "/learned";
+  Fd learned_;  ///< learns(): the log
   std::uint64_t lease_ns_ = 0;
   std::optional<MountLease> lease_;  ///< else APP's process mounts, and daemon_ serves
   std::optional<OwnDaemon> daemon_;
@@ -170,7 +168,7 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
       map_.index_path.empty() ? work_path_ + "/index" : map_.index_path;
   environment.set("HEDDLE_INDEX", direct() ? direct_index : mount_point_ + "/.heddle/index");
   environment.set("HEDDLE_COUNTERS", counters_path);
-  if (!learn_log_.empty()) environment.set(learn_format::kVariable, learn_log_);
+  if (learns()) environment.set(learn_format::kVariable, learn_log_);
   // For APP alone: the auditor restarts a child that needs more static TLS.
   if (app && app->static_tls_bytes != 0) {
     const auto tunables = environment.get("GLIBC_TUNABLES");
@@ -223,7 +221,7 @@ Result<void> GuidedRun::take_lease() {
 }
 
 Result<void> GuidedRun::start_learning() {
-  if (!learns_into_cache()) return {};
+  if (!learns()) return {};
   (void)::unlink(learn_log_.c_str());  // left by a way that failed
   // Owner-only: another user who can write to the log chooses what later runs load. Kept open: the
   // daemon may remove the directory before it is read.
@@ -273,7 +271,7 @@ Result<RunReport> GuidedRun::run() {
   report.mount_ns = lease_ns_ + ns_since(begin);
   TRY(run_app(report, app, signals, work_path_.substr(0, work_path_.rfind('/'))));
   report.counters = *counters;
-  report.learned = !learn_log_.empty();
+  report.learned = learns();
   if (learned_)
     if (auto found = read_learned_run("/proc/self/fd/" + std::to_string(learned_.get())))
       report.learned_run = std::move(*found);
@@ -369,6 +367,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
   // LD_LIBRARY_PATH can only lead into a mount.
   if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
   std::vector<std::string> passed_over;
+  std::vector<TempDir> earlier;  // of failed ways: the map may be in the first one
   for (auto way = ways.begin();;) {
     GuidedRun run(options, *way, app_path, map, places, work);
     auto done = run.run();
@@ -394,10 +393,11 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       passed_over.push_back(reason);
       way = run.blocks_every_mount(error) ? ways.end() - 1 : way + 1;
     }
+    // The daemon of a failed way may still remove the one that it had.
+    earlier.push_back(std::move(work));
+    work = TRY(make_work_dir());
     if (*way == Via::direct) {
       warn(Error("", reason, "continuing without a mount", hint));
-      // The daemon of a failed way may still remove the first one. This way needs no map.
-      work = TRY(make_work_dir());
     } else if (had_trees) {
       say_no_trees();
     }

@@ -99,7 +99,7 @@ void find_app(PreparedMap& map, const std::string& app) {
 /// Equal for runs that resolve alike as long as no file changes: the programs and what ld.so reads
 /// of the environment. The host's name is in it because stamps are a node's.
 std::string cache_key(const GenOptions& options, const AppInputs& inputs,
-                      const SearchOptions& search) {
+                      const SearchOptions& search, const TreeCandidates& trees) {
   const auto cpu = read_cpu_levels(search.hwcaps_tunable);
   std::error_code error;
   const auto relative = search.ld_library_path + search.ld_preload;
@@ -111,23 +111,24 @@ std::string cache_key(const GenOptions& options, const AppInputs& inputs,
                                     std::to_string(cpu.isa_levels),
                                     std::to_string(cpu.hwcaps_levels),
                                     relative.empty() ? "" : std::filesystem::current_path(error)};
-  for (const auto* list : {&options.slow, &options.fast}) {
+  for (const auto* list : {&options.slow, &options.fast, &options.tree_excludes}) {
     words.emplace_back("");
     words.insert(words.end(), list->begin(), list->end());
   }
   words.push_back(options.serve);
   // What trees depend on, but for the files: RunCache::find() has these checked.
-  for (const auto* list : {&options.trees, &options.tree_excludes}) {
-    words.emplace_back("");
-    words.insert(words.end(), list->begin(), list->end());
-  }
-  words.push_back(options.python);
-  for (const char* name : {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "HOME"})
-    words.push_back(Environment().get(name).value_or(""));
+  words.emplace_back(options.may_have_trees() ? "trees" : "");
+  words.push_back(trees.identity());
+  words.push_back(Environment().get("HOME").value_or(""));
   for (const auto& root : inputs.roots) words.push_back(root.path);
   Encoder coder;
   coder(words);
   return hash_bytes(coder.take()).hex();
+}
+
+const TreeCandidates& candidates_of(PreparedMap& map, const GenOptions& options) {
+  if (!map.candidates) map.candidates = find_tree_candidates(options);
+  return *map.candidates;
 }
 
 /// Judges where the libraries lie: whether a mount pays, and what it serves.
@@ -169,28 +170,60 @@ bool is_young(const std::vector<MapTree>& trees, std::int64_t started_ns) {
   return false;
 }
 
-/// With a mount, map.path then is the cache's.
+/// The map at `path`.
+struct OpenMap {
+  std::string path;
+  Fd file;
+  std::string id;
+  MapContent content;
+};
+
+Result<OpenMap> open_map(const std::string& path) {
+  OpenMap out;
+  out.path = path;
+  out.file = TRY(open_file(path, O_RDONLY));
+  const auto reader = TRY(MapReader::open(out.file.get(), path));
+  out.id = reader.id().hex();
+  out.content = TRY(reader.read_all());
+  return out;
+}
+
+void use(PreparedMap& map, OpenMap from) {
+  map.path = std::move(from.path);
+  map.file = std::move(from.file);
+  map.id = std::move(from.id);
+  map.content = std::move(from.content);
+}
+
+/// Writes the map, and opens what is then at `path`: another run may have published its own.
+Result<OpenMap> publish(const MapContent& content, const std::string& path) {
+  TRY(write_map(content, path));
+  return open_map(path);
+}
+
+/// With a mount, the map then is the cache's.
 void store(PreparedMap& map, const RunCache& cache, const std::string& app, const OsWorld& world,
-           std::int64_t started_ns, const LearnedRun& learned, const AppTrees& trees) {
+           std::int64_t started_ns, const LearnedRun& learned) {
   auto seen = world.seen();
-  if (!seen || is_young(map.content.trees, started_ns)) return;
+  const auto& trees = map.content.trees;
+  if (!seen || is_young(trees, started_ns)) return;
   // What the answer that there is none depends on.
-  if (trees.trees.empty())
-    for (const auto& directory : trees.found)
-      seen->paths.push_back({directory, RunCache::stamp_of(directory), true});
+  if (trees.empty() && map.candidates)
+    for (const auto& path : map.candidates->possible())
+      seen->paths.push_back({path, RunCache::stamp_of(path), true});
   CachedRun run{map.content.programs, app,     map.mount, map.slow_libraries,
-                !trees.trees.empty(), "",      map.serve, map.speeds,
+                !trees.empty(),       "",      map.serve, map.speeds,
                 map.tree_notes,       learned, map.index};
   for (auto& program : run.programs) program.guided.clear();
-  const auto path = cache.path(map.key + ".map");
+  std::optional<OpenMap> published;
   if (map.mount) {
-    if (!write_map(map.content, path)) return;
-    const auto reader = MapReader::open(path);
-    if (!reader) return;
-    run.map_id = reader->id().hex();
+    auto done = publish(map.content, cache.path(map.key + ".map"));
+    if (!done) return;
+    run.map_id = done->id;
+    published = std::move(*done);
   }
-  const bool stored = cache.store(map.key, run, std::move(*seen), started_ns);
-  if (stored && map.mount) map.path = path;
+  if (cache.store(map.key, run, std::move(*seen), started_ns) && published)
+    use(map, std::move(*published));
 }
 
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
@@ -210,15 +243,15 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
   if (cache && app_left_out() != built.left_out.end() && build.learned.erase(app) > 0)
     built = TRY(build_map(session.world, inputs.roots, build));  // what it loaded has changed
   map.content = std::move(built.content);
-  map.content.trees = trees.trees;
-  map.tree_notes = trees.notes;
+  map.content.trees = std::move(trees.trees);
+  map.tree_notes = std::move(trees.notes);
   if (options.may_go_direct()) {
     judge_files(map, options);
     if (map.mount && !build.aliases) {
       build.aliases = true;
       built = TRY(build_map(session.world, inputs.roots, build));
+      built.content.trees = std::move(map.content.trees);
       map.content = std::move(built.content);
-      map.content.trees = trees.trees;
     }
     map.index = TRY(make_direct_index(map.content));
   }
@@ -232,10 +265,11 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
       map.unguided_reason.empty() &&
       std::ranges::find(built.missing, app, &MissingReport::program) == built.missing.end();
   const auto path = map.path;
-  if (cache && is_whole) store(map, *cache, app, session.world, started_ns, learned, trees);
+  if (cache && is_whole) store(map, *cache, app, session.world, started_ns, learned);
   // Direct needs no map, the cache has it, or the next run alone does.
   if ((!map.mount && options.out.empty()) || map.path != path || path.empty()) return {};
-  return write_map(map.content, path);
+  use(map, TRY(publish(map.content, path)));
+  return {};
 }
 
 /// Fills in the answer of an earlier run. False: there is none that still holds; its map.learned
@@ -243,21 +277,20 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
 bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& cache,
                  std::optional<AppTrees>& trees) {
   bool valid = false;
-  std::optional<MapContent> mapped;
+  std::optional<OpenMap> mapped;
   const auto holds = [&](const CachedRun& run) {
     if (!run.mount) return true;
-    const auto reader = MapReader::open(cache.path(map.key + ".map"));
-    if (!reader || reader->id().hex() != run.map_id) return false;
-    auto read = reader->read_all();
-    if (!read) return false;
-    mapped = std::move(*read);
+    auto opened = open_map(cache.path(map.key + ".map"));
+    if (!opened || opened->id != run.map_id) return false;
+    mapped = std::move(*opened);
     return true;
   };
   const auto trees_hold = [&](const CachedRun& run) {
     if (!run.trees) return true;
     if (!mapped && !holds(run)) return false;
-    if (!trees) trees = read_app_trees(options, &mapped->trees);
-    return std::ranges::equal(trees->trees, mapped->trees, [](const MapTree& a, const MapTree& b) {
+    const auto& earlier = mapped->content.trees;
+    if (!trees) trees = read_app_trees(options, candidates_of(map, options), &earlier);
+    return std::ranges::equal(trees->trees, earlier, [](const MapTree& a, const MapTree& b) {
       return a.path == b.path && a.index == b.index;
     });
   };
@@ -265,14 +298,12 @@ bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& ca
   if (!run) return false;
   map.learned = run->learned;
   if (!valid || (!mapped && !holds(*run))) return false;
-  MapContent content;
   if (mapped) {
-    content = std::move(*mapped);
-    map.path = cache.path(map.key + ".map");
+    use(map, std::move(*mapped));
   } else {
-    content.programs = std::move(run->programs);
+    map.content = {};
+    map.content.programs = std::move(run->programs);
   }
-  map.content = std::move(content);
   map.mount = run->mount;
   map.slow_libraries = run->slow_libraries;
   map.tree_notes = std::move(run->tree_notes);
@@ -288,10 +319,29 @@ bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& ca
 
 }  // namespace
 
+std::string command_key(const GenOptions& options, const std::string& app_path) {
+  std::error_code error;
+  std::vector<std::string> words = options.command;
+  words.push_back(std::filesystem::absolute(app_path, error).string());
+  words.push_back(std::filesystem::current_path(error).string());
+  for (const auto* list : {&options.slow, &options.fast, &options.trees, &options.tree_excludes}) {
+    words.emplace_back("");
+    words.insert(words.end(), list->begin(), list->end());
+  }
+  words.insert(words.end(),
+               {options.python, options.serve, options.may_have_trees() ? "" : "direct"});
+  for (const char* name :
+       {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES", "PYTHONPATH",
+        "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYENV_VERSION", "HOME"})
+    words.push_back(Environment().get(name).value_or(""));
+  Encoder coder;
+  coder(words);
+  return hash_bytes(coder.take()).hex();
+}
+
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
                                 const std::string& default_path, const RunCache* cache,
-                                const LearnedRun& learned,
-                                const std::optional<AppTrees>& known_trees) {
+                                const LearnedRun& learned, const PreparedMap* before) {
   const auto begin = std::chrono::steady_clock::now();
   PreparedMap map;
   map.serve = options.serve;
@@ -310,7 +360,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   const std::string app = inputs.roots.empty() ? "" : inputs.roots[0].path;
   if (!options.map.empty()) {
     map.path = TRY(absolute_path(options.map));
-    const auto file = open_regular(map.path);
+    auto file = open_regular(map.path);
     if (!file) return fail(map_open_error(map.path, file.error().code()));
     struct stat status {};
     if (::fstat(file->get(), &status) != 0) return fail_errno(map.path, "cannot stat");
@@ -318,6 +368,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     TRY(check_map_path(map.path));
     auto reader = TRY(MapReader::open(file->get(), map.path));
     map.content = TRY(reader.read_all());
+    map.id = reader.id().hex();
+    map.file = std::move(*file);
     // The files need not be on this node.
     if (reader.bundle())
       map.serve = "all";
@@ -330,11 +382,16 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     for (const auto& directory : options.plugin_directories) TRY(list_plugin_directory(directory));
     const auto search = search_options_from_environment();
     const auto started_ns = realtime_ns();
-    auto trees = known_trees;
+    std::optional<AppTrees> trees;
+    if (before) trees = AppTrees{before->content.trees, before->tree_notes};
+    if (before) map.candidates = before->candidates;
     add_argument_programs(inputs, options.command);
     std::optional<Fd> lock;
     if (cache && !app.empty()) {
-      map.key = cache_key(options, inputs, search);
+      const auto key = [&] {
+        return cache_key(options, inputs, search, candidates_of(map, options));
+      };
+      map.key = before ? before->key : RunCache::once_a_job(command_key(options, app_path), 0, key);
       if (learned.empty() && !take_cached(map, options, *cache, trees)) {
         // Trees of 200,000 files take seconds.
         lock = cache->lock(map.key, std::chrono::seconds(30));
@@ -342,7 +399,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
       }
     }
     if (!map.cached) {
-      if (!trees) trees = options.may_have_trees() ? read_app_trees(options, nullptr) : AppTrees();
+      if (!trees) trees = read_app_trees(options, candidates_of(map, options), nullptr);
       TRY(resolve_into(map, options, inputs, search, app, map.key.empty() ? nullptr : cache,
                        learned.empty() ? map.learned : learned, started_ns, std::move(*trees)));
     }

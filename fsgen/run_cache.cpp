@@ -9,12 +9,12 @@
 #include <atomic>
 #include <ctime>
 #include <filesystem>
-#include <thread>
 
 #include "base/coder.hpp"
 #include "base/escape.hpp"
 #include "base/file_systems.hpp"
 #include "base/launch/rank.hpp"
+#include "base/task_pool.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/map/index_format.hpp"
 #include "resolver/map/map_format.hpp"
@@ -38,7 +38,6 @@ constexpr std::int64_t kDay = 24 * 3600 * kSecond;
 constexpr std::int64_t kValidFor = 10 * kSecond;
 constexpr std::size_t kLargest = std::size_t{256} << 20;
 constexpr std::size_t kMostFiles = 1024;
-constexpr unsigned kThreads = 32;
 constexpr std::size_t kTrailer = sizeof(std::uint64_t) + sizeof(Checksum);
 
 std::string directory_name() {
@@ -76,17 +75,11 @@ bool is_unchanged(const Seen::Path& seen, const std::vector<std::string>& names)
   return !error && digest == seen.digest;
 }
 
-bool is_unchanged(const Seen& seen, unsigned threads) {
-  std::atomic<std::size_t> next{0};
+bool is_unchanged(const Seen& seen) {
   std::atomic<bool> good{true};
-  const auto work = [&] {
-    for (std::size_t i = 0; good && (i = next++) < seen.paths.size();)
-      if (!is_unchanged(seen.paths[i], seen.names)) good = false;
-  };
-  std::vector<std::jthread> others;
-  while (others.size() + 1 < threads) others.emplace_back(work);
-  work();
-  others.clear();
+  for_each_at_once(seen.paths.size(), [&](std::size_t i) {
+    if (good && !is_unchanged(seen.paths[i], seen.names)) good = false;
+  });
   return good;
 }
 
@@ -184,15 +177,20 @@ std::optional<CachedRun> RunCache::find(const std::string& key, bool& valid,
 
 bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen& seen,
                         const std::function<bool(const CachedRun&)>& holds) const {
-  const auto still_holds = [&](unsigned threads) {
-    return is_unchanged(seen, threads) && (!holds || holds(run));
-  };
-  if (!run.mount) return still_holds(1);
+  const auto still_holds = [&] { return is_unchanged(seen) && (!holds || holds(run)); };
+  if (!run.mount) return still_holds();
+  return !once_a_job(key, modified_ns(directory_.get(), key), [&] {
+            return std::string(still_holds() ? "valid" : "");
+          }).empty();
+}
+
+std::string RunCache::once_a_job(const std::string& what, std::int64_t after_ns,
+                                 const std::function<std::string()>& ask) {
   const auto node = RunDirectory::open();
   const auto rank = rank_from_environment();
-  if (!node || !rank) return still_holds(kThreads);
+  if (!node || !rank) return ask();
   // The ranks of a job's step on a node are children of one launcher, which starts no other.
-  const auto mark = "valid-" + std::to_string(::getppid()) + "-" + key.substr(0, 32);
+  const auto mark = "valid-" + std::to_string(::getppid()) + "-" + what.substr(0, 32);
   if (node->names().size() > kMostFiles)
     for (const auto& name : node->names())
       if (name.starts_with("valid-")) node->remove(name);
@@ -200,15 +198,18 @@ bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen
   const auto marked = modified_ns(node->get(), mark);
   const Fd fd(::openat(node->get(), mark.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   // Its own mark is of a run before: of a script whose every command has the rank 0, as in sbatch.
-  const auto ours = std::to_string(*rank);
-  const auto whose = fd ? read_all(fd.get(), mark).value_or("") : "";
-  if (!whose.empty() && whose != ours && marked > realtime_ns() - kValidFor &&
-      marked > modified_ns(directory_.get(), key))
-    return true;
+  const auto ours = std::to_string(*rank) + " ";
+  const auto text = fd ? read_all(fd.get(), mark).value_or("") : "";
+  if (!text.empty() && !text.starts_with(ours) && marked > realtime_ns() - kValidFor &&
+      marked > after_ns)
+    return text.substr(text.find(' ') + 1);
   (void)::ftruncate(fd.get(), 0);
-  const bool good = still_holds(kThreads);
-  if (good) (void)::pwrite(fd.get(), ours.data(), ours.size(), 0);
-  return good;
+  auto answer = ask();
+  if (!answer.empty()) {
+    const auto line = ours + answer;
+    (void)::pwrite(fd.get(), line.data(), line.size(), 0);
+  }
+  return answer;
 }
 
 std::optional<Fd> RunCache::lock(const std::string& key, std::chrono::milliseconds limit) const {
@@ -268,23 +269,27 @@ bool RunCache::store(const std::string& key, const CachedRun& run, Seen seen,
   return write(key, with_checksum(run.index + body.take() + size.take()));
 }
 
-bool RunCache::is_plain(const std::string& key, const std::string& program) const {
+bool RunCache::is_plain(const std::string& key, const std::string& program,
+                        const std::function<std::string()>& trees) const {
   const auto bytes = read_checked(directory_.get(), "plain-" + key);
   const auto stamp = stamp_of(program);
   if (!bytes || !stamp) return false;
   std::int64_t marked = 0;
   FileStamp then;
+  std::string trees_then;
   Decoder decoder(*bytes);
-  decoder(marked, then);
-  return decoder.complete() && then == *stamp && realtime_ns() - marked < kDay;
+  decoder(marked, then, trees_then);
+  return decoder.complete() && then == *stamp && realtime_ns() - marked < kDay &&
+         (trees_then.empty() || trees_then == trees());
 }
 
-void RunCache::mark_plain(const std::string& key, const std::string& program) const {
+void RunCache::mark_plain(const std::string& key, const std::string& program,
+                          const std::string& trees) const {
   const auto stamp = stamp_of(program);
   const auto now = realtime_ns();
   if (!stamp || std::max(stamp->mtime_ns, stamp->ctime_ns) > now - kRacy) return;
   Encoder coder;
-  coder(now, *stamp);
+  coder(now, *stamp, trees);
   write("plain-" + key, with_checksum(coder.take()));
 }
 
@@ -302,7 +307,7 @@ std::string RunCache::show() const {
                        entry->run.trees   ? "mount with trees"
                        : entry->run.mount ? "mount"
                                           : "direct",
-                       is_unchanged(entry->seen, kThreads) ? "valid" : "out of date");
+                       is_unchanged(entry->seen) ? "valid" : "out of date");
   }
   return out + fmt::format("{} command lines that gain nothing\n", plain);
 }

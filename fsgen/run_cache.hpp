@@ -46,11 +46,15 @@ class RunCache {
   /// Whether processes may map its files: on a network file system that is a SIGBUS when another
   /// node removes them.
   bool is_local() const;
-  /// The run `key`. `valid`: all that it depends on is unchanged, looked up by 32 threads where
+  /// The run `key`. `valid`: all that it depends on is unchanged, looked up by many threads where
   /// files are slow, and on each node by one rank of a job for the others that start within ten
   /// seconds. Also asked, once all of that is unchanged: `holds`, if given.
   std::optional<CachedRun> find(const std::string& key, bool& valid,
                                 const std::function<bool(const CachedRun&)>& holds = {}) const;
+  /// What `ask` answers, asked on each node by one rank of a job for the others that start within
+  /// ten seconds, and after `after_ns`; an empty answer is not for others. `what` is a hash.
+  static std::string once_a_job(const std::string& what, std::int64_t after_ns,
+                                const std::function<std::string()>& ask);
   /// Held while `key` is resolved, so that of many processes one does it; nullopt: after `limit`.
   std::optional<Fd> lock(const std::string& key, std::chrono::milliseconds limit) const;
   /// Does nothing if something in `seen` is younger than 2 s before `started_ns` (its next change
@@ -60,9 +64,12 @@ class RunCache {
   static bool is_young(std::int64_t time_ns, std::int64_t started_ns);
   static std::optional<FileStamp> stamp_of(const std::string& path);
 
-  /// Whether the last run of this command line within a day had nothing to gain.
-  bool is_plain(const std::string& key, const std::string& program) const;
-  void mark_plain(const std::string& key, const std::string& program) const;
+  /// Whether the last run of this command line within a day had nothing to gain. `trees`: what may
+  /// become trees of it, empty for no Python; asked if that run had some.
+  bool is_plain(const std::string& key, const std::string& program,
+                const std::function<std::string()>& trees) const;
+  void mark_plain(const std::string& key, const std::string& program,
+                  const std::string& trees) const;
 
   /// `fs-gen cache show`: a line an entry.
   std::string show() const;

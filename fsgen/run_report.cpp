@@ -33,9 +33,10 @@ std::string text_of_trees(const RunReport& report) {
   if (daemon.writes_refused > 0)
     out += fmt::format(
         "  refused         {:>12} writes (EROFS){}\n", with_commas(daemon.writes_refused),
-        daemon.first_refused.empty()
+        !daemon.first_refused ? ""
+        : daemon.first_refused->empty()
             ? ", all to __pycache__: python3 -m compileall once saves each process compiling"
-            : "; first: " + escape_for_terminal(daemon.first_refused) +
+            : "; first: " + escape_for_terminal(*daemon.first_refused) +
                   ". --tree-exclude DIR keeps a directory writable");
   for (const auto& path : daemon.changed)
     out += "  changed         tree changed during the run: " + escape_for_terminal(path) + "\n";
@@ -126,8 +127,9 @@ std::string to_text(const RunReport& report) {
   if (const auto saved = report.probes_without * kFailedProbe;
       report.fast_files && report.guided && report.resolve_ns + report.mount_ns > saved)
     out += fmt::format(
-        "  balance         {:>12} of look-ups saved, which cost more: {}\n", milliseconds(saved),
-        report.cached ? "HEDDLE=off runs it without heddle" : "the next run uses the cached map");
+        "  balance         {:>12} of look-ups saved, which cost more: HEDDLE=off runs it without "
+        "heddle\n",
+        milliseconds(saved));
   for (const auto& suspect : report.suspects)
     out += fmt::format("  plugins         {} may look for them beside itself, {}\n",
                        escape_for_terminal(suspect.library),
@@ -187,8 +189,8 @@ nlohmann::json to_json(const RunReport& report) {
     if (!report.trees.empty()) {
       out["tree_files_read"] = daemon->tree_files;
       out["writes_refused"] = daemon->writes_refused;
-      if (!daemon->first_refused.empty())
-        out["first_refused"] = to_json_text(daemon->first_refused);
+      if (daemon->first_refused.value_or("") != "")
+        out["first_refused"] = to_json_text(*daemon->first_refused);
       out["changed_files"] = daemon->changed_files;
       auto& changed = out["changed"] = nlohmann::json::array();
       for (const auto& path : daemon->changed) changed.push_back(to_json_text(path));

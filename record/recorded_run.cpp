@@ -60,9 +60,11 @@ Fd walk(const Fd& root, const std::string& path) {
     at = Fd(::openat(at.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     begin = end + 1;
   }
-  struct stat st {};
-  if (!at || ::fstat(at.get(), &st) != 0) return {};
-  if (!S_ISLNK(st.st_mode)) return at;
+  struct statx st {};
+  // DONT_SYNC: the lookup has told the type.
+  if (!at || ::statx(at.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0)
+    return {};
+  if (!S_ISLNK(st.stx_mode)) return at;
   errno = ENOENT;
   return {};
 }
@@ -246,6 +248,8 @@ void fields(Coder& coder, Message& m) { coder(m.exit_status, m.complete); }
 
 /// Raises RLIMIT_NOFILE as far as permitted: each open file of APP and each node needs a
 /// descriptor. Result: how many nodes may have one; each pins some 1.5 KB in the kernel.
+/// Single-threaded: the kernel's table of descriptors gets its size now, because to grow it waits
+/// for an RCU grace period when threads share it (fs/file.c, expand_fdtable()).
 std::size_t raise_descriptor_limit() {
   constexpr rlim_t kMostNodes = 65536;
   rlimit limit{1U << 20, 1U << 20};
@@ -253,7 +257,9 @@ std::size_t raise_descriptor_limit() {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-  return std::min(limit.rlim_cur / 2, kMostNodes);
+  const auto nodes = std::min(limit.rlim_cur / 2, kMostNodes);
+  const Fd last(::fcntl(0, F_DUPFD_CLOEXEC, static_cast<int>(nodes) - 1));
+  return nodes;
 }
 
 /// Serves the loopback in threads of its own, which end with the process.
@@ -325,7 +331,7 @@ class Run {
   Result<RecordedRun> run_with(const AppCommand& command, const AppSetup& setup);
   Result<RecordingDaemon> start_daemon();
   int serve(int socket);
-  static Result<void> serve_device(const RecordingDaemon& daemon, const Fd& device);
+  static Result<void> serve_device(const RecordingDaemon& daemon, const Fd& device, const Fd& app);
   static Result<RecordedRun> finish(RecordingDaemon& daemon, int exit_status, bool complete);
 
   const RecordOptions& options_;
@@ -465,7 +471,8 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   no_namespaces_ = false;
   if (lack_ && !user_mount_) warn(*lack_);
   if (user_mount_) device = user_mount_->take_device();
-  TRY(serve_device(daemon, device));
+  const Fd app_end = TRY(watch_child_end(app.pid()));
+  TRY(serve_device(daemon, device, app_end));
   device.reset();
 
   RecordedRun out;
@@ -496,13 +503,15 @@ Result<RecordingDaemon> Run::start_daemon() {
   how.null_stdio = true;
   how.default_signals = false;  // stay blocked: fs-record relays them to APP
   how.name = "fs-record:serve";
+  how.untraced = true;
   return RecordingDaemon(TRY(fork_child(how, [&] { return serve(sockets.other.get()); })),
                          std::move(sockets.one));
 }
 
-/// Gives the recorder the device and waits until it is served.
-Result<void> Run::serve_device(const RecordingDaemon& daemon, const Fd& device) {
+/// Gives the recorder the device and APP's pidfd, and waits until the device is served.
+Result<void> Run::serve_device(const RecordingDaemon& daemon, const Fd& device, const Fd& app) {
   TRY(send_fd(daemon.socket.get(), device.get()));
+  TRY(send_fd(daemon.socket.get(), app.get()));
   const auto answer = receive_packet(daemon.socket.get(), kForever);
   if (!answer) return fail("", "the recorder died at its start");
   if (answer->text != "ready") {
@@ -518,7 +527,8 @@ int Run::serve(int socket) {
   ::signal(SIGIO, SIG_IGN);    // sent when a lease is broken while IoModes tests for one
   const std::size_t most_nodes = raise_descriptor_limit();
   const auto device = receive_fd(socket);
-  if (!device) return 3;
+  const auto app = device ? receive_fd(socket) : Result<Fd>();
+  if (!device || !app) return 3;
   std::optional<Recorder> recorder;
   std::optional<Serving> serving;
   try {
@@ -562,7 +572,13 @@ int Run::serve(int socket) {
   if (!finished) done.trace_failure = finished.error().message();
   if (end) (void)send_record(socket, done);
   ::close(socket);
-  if (done.left_running) (void)serving->run(-1, std::nullopt);
+  while (done.left_running) {
+    // One that was being forked when fs-record died is not among the processes that proot killed on
+    // SIGQUIT, and stays stopped.
+    if (!end && header_.method == "proot")
+      ::syscall(SYS_pidfd_send_signal, app->get(), SIGQUIT, nullptr, 0U);
+    done.left_running = serving->run(-1, kGrace) == Serving::Until::time;
+  }
   ::_exit(0);
 }
 

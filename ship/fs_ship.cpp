@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/command_line.hpp"
@@ -43,7 +44,13 @@ constexpr int kRounds = 3;
 constexpr std::chrono::seconds kFirstPause{1};
 /// For the other half of the nodes, besides as long as the first half took.
 constexpr std::chrono::seconds kMoreTime{5};
+/// Bytes a second that a node checks at least.
+constexpr std::uint64_t kSlowestCheck = 50'000'000;
+constexpr std::size_t kMostJobs = 5000;  ///< in an argument of 128 KiB; else nothing is removed
 constexpr const char* kRegistry = "registry:";
+/// squeue(1), JOB STATE CODES.
+constexpr std::string_view kEnded[] = {"BOOT_FAIL", "CANCELLED", "COMPLETED",     "DEADLINE",
+                                       "FAILED",    "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"};
 
 struct Options {
   std::string bundle, via = "sbcast", launch, to = "/tmp", job, json;
@@ -76,7 +83,8 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("COMMAND");
   app.add_option("--nodes", o.nodes, "The nodes (default: those of the Slurm job)")
       ->type_name("NODE,...")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--job", o.job, "The job's id (default: $SLURM_JOB_ID)")->type_name("ID");
   app.add_option("--json", o.json, "Write a report in JSON to FILE; - is standard output")
       ->type_name("FILE");
@@ -108,10 +116,8 @@ struct Node {
   std::chrono::milliseconds time{0};  ///< until it had the bundle
 };
 
-/// Names up to the first dot are equal: the launcher's list may have other domains.
-bool is_same_node(const std::string& a, const std::string& b) {
-  return a.substr(0, a.find('.')) == b.substr(0, b.find('.'));
-}
+/// Up to the first dot: the launcher's list may have other domains.
+std::string short_name(const std::string& name) { return name.substr(0, name.find('.')); }
 
 class Shipment {
  public:
@@ -148,21 +154,39 @@ class Shipment {
     const char* job = std::getenv("SLURM_JOB_ID");
     is_slurm_ = job != nullptr && o_.launch.empty();
     if (o_.job.empty() && job != nullptr) o_.job = job;
-    if (o_.nodes.empty() && is_slurm_) o_.nodes = lines_of({"scontrol", "show", "hostnames"});
+    if (o_.nodes.empty() && is_slurm_) o_.nodes = words_of({"scontrol", "show", "hostnames"});
     if (o_.job.empty() || o_.nodes.empty() || (!is_slurm_ && o_.launch.empty()))
       throw Error("", "not within an allocation", "SLURM_JOB_ID is not set",
                   "run it in the batch script, or give --launch, --nodes and --job");
+    std::set<std::string> names;
     for (const auto& name : o_.nodes) {
       if (!is_plain_name(name)) throw Error(name, "not a node's name");
+      // Answers are told apart by it.
+      if (!names.insert(short_name(name)).second) throw Error(name, "named twice");
       nodes_.push_back({name});
     }
     if (o_.min_nodes > nodes_.size())
       throw Error("--min-nodes", "there are fewer nodes", std::to_string(nodes_.size()));
-    if (is_slurm_)
-      live_ = lines_of({"squeue", "-h", "-u", std::to_string(::geteuid()), "-o", "%A"});
+    if (is_slurm_) live_ = live_jobs();
   }
 
-  static std::vector<std::string> lines_of(const Words& words) {
+  /// All of the user's that have not ended, also suspended ones and those of hidden partitions;
+  /// without the user's own settings of squeue(1), which may leave jobs out.
+  static std::vector<std::string> live_jobs() {
+    Words words = {"env", "-u", "SLURM_CLUSTERS"};
+    for (char** each = ::environ; *each != nullptr; ++each)
+      if (const std::string entry = *each; entry.starts_with("SQUEUE_"))
+        words.insert(words.end(), {"-u", entry.substr(0, entry.find('='))});
+    words.insert(words.end(), {"squeue", "-h", "-a", "-t", "all", "--local", "-u",
+                               std::to_string(::geteuid()), "-o", "%A %T"});
+    const auto list = words_of(words);
+    std::vector<std::string> out;
+    for (std::size_t i = 0; i + 1 < list.size(); i += 2)
+      if (std::ranges::count(kEnded, list[i + 1]) == 0) out.push_back(list[i]);
+    return out;
+  }
+
+  static std::vector<std::string> words_of(const Words& words) {
     const auto done = run_command(words);
     if (!done || done->status != 0) return {};
     return split_words(done->text);
@@ -222,7 +246,7 @@ class Shipment {
                    std::to_string(size_), "--to",      o_.to,  "--job", o_.job};
     words.insert(words.end(), {"--part", part()});
     if (is_shared()) words.emplace_back("--shared");
-    if (!live_.empty())
+    if (!live_.empty() && live_.size() < kMostJobs)
       words.insert(words.end(), {"--live", fmt::format("{}", fmt::join(live_, ","))});
     words.insert(words.end(), {"--", source_});
     return words;
@@ -237,8 +261,8 @@ class Shipment {
     } else if (o_.via.starts_with(kRegistry)) {
       words = launcher(nodes);
       const auto program = directory_of(own_program_) + "/fs-resolve";
-      words.insert(words.end(),
-                   {program, "pull", "-o", "{dst}", o_.via.substr(std::string(kRegistry).size())});
+      words.insert(words.end(), {program, "pull", "--no-cache", "-o", "{dst}",
+                                 o_.via.substr(std::string(kRegistry).size())});
     } else {
       words = split_words(o_.via);
     }
@@ -252,28 +276,30 @@ class Shipment {
   }
 
   /// Gathers an answer of each of `nodes`. Result: those that are ready.
-  NodeList gather(NodeStep& step, NodeList nodes, std::string& step_id) {
+  NodeList gather(NodeStep& step, const NodeList& nodes, std::string& step_id) {
     NodeList ready;
-    for (auto* node : nodes) node->error = "does not answer";
+    std::map<std::string, Node*> silent;
+    for (auto* node : nodes) {
+      node->error = "does not answer";
+      silent[short_name(node->name)] = node;
+    }
     const auto began = Clock::now();
-    const auto count = nodes.size();
-    auto end = began + std::chrono::seconds(o_.timeout);
+    auto end = began + std::chrono::seconds(o_.timeout + size_ / kSlowestCheck);
     step.gather(end, [&](const Answer& answer) {
-      const auto at = std::ranges::find_if(
-          nodes, [&](const Node* node) { return is_same_node(node->name, answer.node); });
-      if (at == nodes.end()) return false;
-      auto& node = **at;
+      const auto at = silent.find(short_name(answer.node));
+      if (at == silent.end()) return false;
+      auto& node = *at->second;
       node.ok = answer.state == State::ok;
       node.source = answer.source;
       node.error = answer.error;
       node.time = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_);
       if (answer.state == State::ready) ready.push_back(&node);
       if (!answer.step.empty()) step_id = answer.step;
-      nodes.erase(at);
+      silent.erase(at);
       // A dead node must not hold up the others for the whole time.
-      if (nodes.size() * 2 <= count)
+      if (silent.size() * 2 <= nodes.size())
         end = std::min(end, Clock::now() + kMoreTime + (Clock::now() - began));
-      return nodes.empty();
+      return silent.empty();
     });
     return ready;
   }

@@ -4,7 +4,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -22,11 +25,16 @@
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
+#include "ship/bundle/frame.hpp"
 
 namespace heddle::ship {
 namespace {
 
 using State = Answer::State;
+
+constexpr const char* kNoRoom = "no room for the bundle";
+/// In directories of jobs that Slurm has numbered; others' numbers mean nothing to squeue.
+constexpr const char* kSlurmMark = "slurm";
 
 std::string directory_prefix() { return fmt::format("heddle-job-{}-", ::geteuid()); }
 
@@ -52,11 +60,13 @@ std::uint64_t to_number(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? out : 0;
 }
 
-/// Removes directories of this user's jobs that have ended without an epilog. Job numbers ascend,
-/// so that a job with a higher one may be younger than the list of live jobs.
+/// Removes directories of this user's Slurm jobs that have ended without an epilog. Job numbers
+/// ascend, so that a job with a higher one may be younger than the list of live jobs. In `o.to`
+/// only trusted users may rename (make_directory()).
 void remove_old_directories(const ReceiveOptions& o) {
   const auto own = to_number(o.job);
-  if (o.live.empty() || own == 0) return;
+  // A list without the own job is not the list of this cluster.
+  if (own == 0 || std::ranges::count(o.live, o.job) == 0) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(o.to.c_str()), ::closedir);
   if (!listing) return;
   const auto prefix = directory_prefix();
@@ -66,23 +76,40 @@ void remove_old_directories(const ReceiveOptions& o) {
     const auto job = name.substr(prefix.size());
     if (to_number(job) == 0 || to_number(job) >= own || std::ranges::count(o.live, job) != 0)
       continue;
-    // Another user's is not removed, since it is not empty or /tmp is sticky.
-    (void)remove_tree(o.to + "/" + name);
+    // Only what this user alone can change. In another's directory names could be exchanged for
+    // links while it is removed, which then would remove any file of this user.
+    const auto there = RunDirectory::find(o.to + "/" + name);
+    if (there && std::ranges::count(there->names(), kSlurmMark) != 0)
+      (void)remove_tree(there->path());
   }
 }
 
+/// The engine would fail on all nodes for one that has no room.
 Result<void> check_space(int directory, const ReceiveOptions& o) {
   struct statvfs there {};
-  if (::fstatvfs(directory, &there) != 0) return fail_errno(o.to, "cannot be used");
+  struct statfs type {};
+  if (::fstatvfs(directory, &there) != 0 || ::fstatfs(directory, &type) != 0)
+    return fail_errno(o.to, "cannot be used");
   const auto left = std::uint64_t{there.f_bavail} * there.f_frsize;
-  if (left >= o.size) return {};
-  return fail(Error::with_code(ENOSPC, o.to, "no room for the bundle",
-                               fmt::format("{} bytes of {}", left, o.size)));
+  if (left < o.size)
+    return fail(
+        Error::with_code(ENOSPC, o.to, kNoRoom, fmt::format("{} bytes of {}", left, o.size)));
+  // A tmpfs would take the memory from this step. Else a file of that size shows quotas and limits.
+  if (type.f_type == TMPFS_MAGIC) return {};
+  const Fd file(::openat(directory, o.part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const int code = !file                                                            ? errno
+                   : ::fallocate(file.get(), 0, 0, static_cast<off_t>(o.size)) != 0 ? errno
+                                                                                    : 0;
+  (void)::unlinkat(directory, o.part.c_str(), 0);
+  if (code == 0 || code == EOPNOTSUPP || code == ENOSYS) return {};
+  return fail_errno(o.to, kNoRoom, code);
 }
 
-/// Whether the open file is the bundle: its size, and its index by the id. Its frames are checked
-/// when they are read (docs/formats/bundle.md).
-Result<void> check_bundle(int file, const std::string& name, const ReceiveOptions& o) {
+enum class Check { index, frames };
+
+/// Whether the open file is the bundle: its size, and its index by the id. A copy's frames as well,
+/// as it replaces the source for the whole job; they were written a moment ago.
+Result<void> check_bundle(int file, const std::string& name, const ReceiveOptions& o, Check what) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return fail_errno(name, "cannot be used");
   if (!S_ISREG(status.st_mode)) return fail(name, "not a regular file");
@@ -90,14 +117,19 @@ Result<void> check_bundle(int file, const std::string& name, const ReceiveOption
     return fail(name, "not whole", fmt::format("{} bytes of {}", status.st_size, o.size));
   const auto footer = TRY(read_bundle_footer(file, name));
   if (footer.id.hex() != o.id) return fail(name, "another bundle", footer.id.hex());
-  TRY(BundleFile::read(file, name, &footer.id));
-  return {};
+  const auto bundle = TRY(BundleFile::read(file, name, &footer.id));
+  if (what == Check::index) return {};
+  const auto bad = damaged_frames(file, bundle.index);
+  if (bad.empty()) return {};
+  return fail(Error::with_code(
+      EBADMSG, name, "damaged bundle",
+      fmt::format("{} of {} frames have other bytes", bad.size(), bundle.index.frames.size())));
 }
 
 Result<void> check_received(int directory, const std::string& name, const ReceiveOptions& o) {
   const Fd file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return fail_errno(name, "has not arrived");
-  TRY(check_bundle(file.get(), name, o));
+  TRY(check_bundle(file.get(), name, o, Check::frames));
   if (::fchmod(file.get(), 0400) != 0) return fail_errno(name, "cannot be used");
   return {};
 }
@@ -111,8 +143,8 @@ class Receiver {
 
   int run() {
     if (o_.shared) return finish(check_source(), "shared");
-    remove_old_directories(o_);
     if (auto made = make_directory(); !made) return finish(made, "");
+    remove_old_directories(o_);
     if (check_received(directory_.get(), bundle_, o_)) return finish({}, "copy");
     link_source();
     if (auto room = check_space(directory_.get(), o_); !room) return finish(room, "");
@@ -131,6 +163,12 @@ class Receiver {
     directory_ = TRY(open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
     for (const auto& name : directory.names())
       if (name.starts_with(o_.id + ".part")) directory.remove(name);
+    if (std::ranges::count(o_.live, o_.job) != 0)
+      (void)Fd(::openat(directory_.get(), kSlurmMark, O_WRONLY | O_CREAT | O_CLOEXEC, 0400));
+    // Read where the copy is damaged later; the mount finds it beside the copy.
+    const auto other = o_.id + kSourceEnding;
+    directory.remove(other);
+    (void)::symlinkat(o_.source.c_str(), directory_.get(), other.c_str());
     return {};
   }
 
@@ -143,7 +181,7 @@ class Receiver {
 
   Result<void> check_source() {
     const Fd file = TRY(open_regular(o_.source));
-    return check_bundle(file.get(), o_.source, o_);
+    return check_bundle(file.get(), o_.source, o_, Check::index);
   }
 
   Result<void> take() {
@@ -223,6 +261,9 @@ Result<Answer> parse_answer(const std::string& line) {
                 text("error")};
 }
 
-int receive_bundle(const ReceiveOptions& options) { return Receiver(options).run(); }
+int receive_bundle(const ReceiveOptions& options) {
+  ::signal(SIGXFSZ, SIG_IGN);  // check_space() reports the limit
+  return Receiver(options).run();
+}
 
 }  // namespace heddle::ship

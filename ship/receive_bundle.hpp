@@ -11,6 +11,8 @@
 //                                slurmd would add to the file of a transfer that has failed.
 //         ID.bundle              the bundle once it has been checked; until then, and for ever on a
 //                                node that cannot receive it, a symbolic link to the source
+//         ID.source              a symbolic link to the source, for frames that are damaged later
+//         slurm                  JOB is a number of Slurm's
 
 #include <cstdint>
 #include <string>
@@ -28,7 +30,7 @@ struct ReceiveOptions {
   std::string source;  ///< its path on the shared file system
   std::string to;      ///< DIR
   std::string job;
-  std::vector<std::string> live;  ///< all jobs of this user; empty: not known
+  std::vector<std::string> live;  ///< jobs of this user that have not ended; empty: not known
   bool shared = false;            ///< only check the source, there is no copy
 };
 

@@ -138,9 +138,9 @@ Result<SwapRequest> annotated(SwapRequest request,
       if (!value.starts_with('/') || value.find('\0') != std::string::npos)
         return fail(name, kCannot, "'" + value + "' is not an absolute path");
       request.program = value;
-    } else if (name != "heddle.rpath" || value != "bind") {
+    } else {
       return fail(name, kCannot, "there is no such annotation",
-                  "heddle.mpi, heddle.policy, heddle.program; heddle.rpath is bind or left out");
+                  "heddle.mpi, heddle.policy, heddle.program");
     }
   }
   return request;

@@ -8,7 +8,7 @@ _fs_resolve() {
     lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
     mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --trace --json' ;;
     pack) ((COMP_CWORD < 2)) || words='-h --help -o --out --trace --include --list --json' ;;
-    pull) ((COMP_CWORD < 2)) || words='-h --help -o --out' ;;
+    pull) ((COMP_CWORD < 2)) || words='-h --help -o --out --no-cache' ;;
     push) ((COMP_CWORD < 2)) || words='-h --help' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
     tree) ((COMP_CWORD < 2)) || words='-h --help -p --path --json' ;;

@@ -49,6 +49,7 @@ complete -c fs-resolve -n '__fish_seen_subcommand_from pack' -l list -d 'Print t
 complete -c fs-resolve -n '__fish_seen_subcommand_from pack' -l json -d 'With --list: as JSON'
 complete -c fs-resolve -n '__fish_seen_subcommand_from pull' -s h -l help -d 'Print this help message and exit'
 complete -c fs-resolve -n '__fish_seen_subcommand_from pull' -s o -l out -r -d 'Write the map to MAP; an old one is replaced'
+complete -c fs-resolve -n '__fish_seen_subcommand_from pull' -l no-cache -d 'Neither read nor write the cache'
 complete -c fs-resolve -n '__fish_seen_subcommand_from push' -s h -l help -d 'Print this help message and exit'
 complete -c fs-resolve -n '__fish_seen_subcommand_from show' -s h -l help -d 'Print this help message and exit'
 complete -c fs-resolve -n '__fish_seen_subcommand_from show' -l json -d 'As JSON: the same input always gives the same bytes'

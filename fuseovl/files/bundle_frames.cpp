@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <system_error>
 
 #include "base/log.hpp"
@@ -25,6 +26,7 @@ BundleFrames::BundleFrames(std::vector<BundleSource> sources,
       index_(std::move(index)),
       room_(std::max<std::size_t>(room, 2)),
       was_decoded_(index_->frames.size()),
+      is_bad_(index_->frames.size()),
       is_reported_(sources_.size()) {
   // Else malloc() puts frames beside its small blocks, and keeps their memory when they go.
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
@@ -87,7 +89,7 @@ std::shared_ptr<const std::string> BundleFrames::use(std::unique_lock<std::mutex
       return at->second.piece;
     }
     code = block == MayBlock::no ? EAGAIN : EIO;
-    if (block == MayBlock::no || tried) return nullptr;
+    if (block == MayBlock::no || tried || is_bad_[number]) return nullptr;
     if (at != frames_.end()) {
       decoded_.wait(hold);
     } else {
@@ -101,23 +103,32 @@ std::shared_ptr<const std::string> BundleFrames::use(std::unique_lock<std::mutex
 /// are not in it afterwards.
 void BundleFrames::load(std::unique_lock<std::mutex>& hold, std::size_t first, std::size_t count) {
   make_room(count);
-  for (std::size_t i = 0; i < count; ++i) frames_[first + i].used = ++uses_;
-  hold.unlock();
-  const BundleFrame& last = index_->frames[first + count - 1];
-  const std::uint64_t begin = index_->frames[first].offset;
-  const auto stored =
-      read_stored(0, begin, static_cast<std::size_t>(last.offset + last.size - begin));
-  for (std::size_t i = 0; i < count; ++i) {
-    const BundleFrame& frame = index_->frames[first + i];
-    const auto from = std::min(stored.size(), static_cast<std::size_t>(frame.offset - begin));
-    auto piece = decode(first + i, std::string_view(stored).substr(from, frame.size));
-    hold.lock();
-    if (piece)
-      frames_[first + i].piece = std::move(piece);
-    else
-      frames_.erase(first + i);
+  const std::size_t end = first + count;
+  std::size_t next = first;
+  try {
+    for (std::size_t number = first; number < end; ++number) frames_[number].used = ++uses_;
+    hold.unlock();
+    const BundleFrame& last = index_->frames[end - 1];
+    const std::uint64_t begin = index_->frames[first].offset;
+    const auto stored =
+        read_stored(0, begin, static_cast<std::size_t>(last.offset + last.size - begin));
+    while (next < end) {
+      const BundleFrame& frame = index_->frames[next];
+      const auto from = std::min(stored.size(), static_cast<std::size_t>(frame.offset - begin));
+      auto piece = decode(next, std::string_view(stored).substr(from, frame.size));
+      hold.lock();
+      if (piece)
+        frames_[next].piece = std::move(piece);
+      else
+        frames_.erase(next);
+      decoded_.notify_all();
+      if (++next < end) hold.unlock();
+    }
+  } catch (...) {  // no memory: nobody must wait for frames that nobody decodes
+    if (!hold.owns_lock()) hold.lock();
+    frames_.erase(frames_.lower_bound(next), frames_.lower_bound(end));
     decoded_.notify_all();
-    if (i + 1 < count) hold.unlock();
+    throw;
   }
 }
 
@@ -127,6 +138,7 @@ std::shared_ptr<const std::string> BundleFrames::decode(std::size_t number,
   const BundleFrame& frame = index_->frames[number];
   auto out = std::make_shared<std::string>(index_->frame_length(number), '\0');
   std::string other;
+  bool is_bad = true;
   for (std::size_t source = 0; source < sources_.size(); ++source) {
     if (source > 0) stored = other = read_stored(source, frame.offset, frame.size);
     if (decode_frame(frame, stored, *out)) {
@@ -135,11 +147,13 @@ std::shared_ptr<const std::string> BundleFrames::decode(std::size_t number,
         counters_->again.fetch_add(1, std::memory_order_relaxed);
       return out;
     }
+    is_bad = is_bad && stored.size() == frame.size;  // else it could not be read, now
     if (!is_reported_[source].exchange(true, std::memory_order_relaxed))
       warn(Error(sources_[source].path, "is damaged or has changed",
                  "frame " + std::to_string(number) + " has another hash",
                  "fs-resolve verify names all damaged frames"));
   }
+  is_bad_[number] = is_bad;
   counters_->bad.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
 }
@@ -193,7 +207,10 @@ void BundleFrames::run_ahead() {
     if (in_sequence_ && count > 0 && (count >= ahead / 2 || end == index_->frames.size())) {
       const std::size_t first = next_;
       next_ += count;
-      load(hold, first, count);
+      try {
+        load(hold, first, count);
+      } catch (const std::bad_alloc&) {  // frames are decoded when they are needed
+      }
     } else if (moved_.wait_for(hold, kIdle) == std::cv_status::timeout && uses == uses_) {
       std::erase_if(frames_, [](const auto& entry) { return entry.second.piece != nullptr; });
     }

@@ -86,6 +86,7 @@ class BundleFrames {
   const std::size_t room_;
   Shared<Counters> counters_;
   SharedArray<std::atomic<bool>> was_decoded_;  ///< by frame
+  SharedArray<std::atomic<bool>> is_bad_;       ///< by frame: all sources have other bytes
   SharedArray<std::atomic<bool>> is_reported_;  ///< by source
   std::mutex mutex_;
   std::condition_variable decoded_;

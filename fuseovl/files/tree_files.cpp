@@ -31,6 +31,9 @@ constexpr std::uint64_t kChunk = 1U << 20;
 /// Bytes that are kept for the kernel's next requests, in all.
 constexpr std::size_t kMostKept = 32U << 20;
 constexpr std::size_t kMostOpenFiles = 256;
+/// What FUSE has said of an open file holds for so long. Reading it does not tell, and asking at
+/// each read would be a request more.
+constexpr std::chrono::seconds kTrusted{1};
 
 /// What is not the map's: an errno of opening a file that says so, or of this unit (ENOEXEC: no
 /// regular file, EXDEV: a mount, EBADMSG: other attributes).
@@ -43,11 +46,11 @@ constexpr unsigned kWanted = STATX_BASIC_STATS & ~unsigned{STATX_ATIME | STATX_B
 #define STATX_MNT_ID 0x1000U
 #endif
 
-/// What the last answer of the file system said of `file`: sends it no request. A file system that
-/// does not keep sizes (Lustre) is asked with `sync`.
+/// What the last answer of the file system said of `file`: sends it no request. With `sync` it is
+/// asked: one that does not keep sizes (Lustre), or does not tell of changes (FUSE).
 std::optional<struct statx> status_of(int file, bool sync = false) {
   struct statx out {};
-  const int flags = AT_EMPTY_PATH | (sync ? AT_STATX_SYNC_AS_STAT : AT_STATX_DONT_SYNC);
+  const int flags = AT_EMPTY_PATH | (sync ? AT_STATX_FORCE_SYNC : AT_STATX_DONT_SYNC);
   if (::statx(file, "", flags, kWanted | STATX_MNT_ID, &out) != 0) return std::nullopt;
   return out;
 }
@@ -167,13 +170,17 @@ class TreeFiles::Directories {
     }
     return at;
   }
-  /// Closes those of a tree. Result: whether there were any.
-  bool forget(std::size_t tree) {
+  /// Closes those above `id`. Result: whether there were any.
+  bool forget(std::size_t tree, TreeNodeId id) {
     const std::lock_guard walk(walking_[tree]);
     const std::lock_guard lock(mutex_);
-    return std::erase_if(order_, [&](const auto& one) {
-             return one.first >> 32 == tree && known_.erase(one.first) > 0;
-           }) > 0;
+    bool any = false;
+    for (; id != kTreeRoot; id = trees_[tree].index.node(id).parent)
+      if (const auto one = known_.extract(key_of(tree, id))) {
+        order_.erase(one.mapped());
+        any = true;
+      }
+    return any;
   }
   tl::expected<void, int> check(const Found& found, std::size_t tree, const TreeNode& node,
                                 mode_t type) const {
@@ -225,7 +232,8 @@ class TreeFiles::OpenFile {
 
   std::mutex mutex;  ///< held while the file is opened or read
   Fd fd;
-  std::atomic<std::uint64_t> used = 0;  ///< OpenFiles::clock_ at the last use
+  std::chrono::steady_clock::time_point asked;  ///< when its file system was, of its attributes
+  std::atomic<std::uint64_t> used = 0;          ///< OpenFiles::clock_ at the last use
 
   /// The kept bytes from `at` on; empty: none.
   std::string_view kept_from(std::uint64_t at) const {
@@ -342,6 +350,10 @@ tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node
   if (seen_[tree][entry.same_as] == kChanged) return tl::unexpected(EIO);
   const auto key = key_of(tree, entry.same_as);
   const auto begin = static_cast<std::uint64_t>(offset);
+  const auto now = std::chrono::steady_clock::now();
+  const auto is_due = [&](const OpenFile& file) {
+    return trees_[tree].is_fuse && now - file.asked > kTrusted;
+  };
   const auto copy_kept = [&](OpenFile& file, std::size_t done) {
     const auto size = file.kept_from(begin + done).copy(into.data() + done, into.size() - done);
     if (size > 0) file.took(size);
@@ -350,8 +362,9 @@ tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node
   if (block == MayBlock::no)
     return open_->try_with(key, [&](OpenFile& file) -> tl::expected<std::size_t, int> {
       if (file.kept_from(begin).size() >= into.size()) return copy_kept(file, 0);
+      if (is_due(file)) return tl::unexpected(EAGAIN);
       const auto got = TRY(read_at(file.fd.get(), into, offset, MayBlock::no));
-      TRY(compare(file.fd.get(), tree, node, MayBlock::no));
+      TRY(compare(file.fd.get(), tree, node, Ask::never));
       counters_->bytes += got;
       return got;
     });
@@ -370,9 +383,11 @@ tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node
     const auto got = trees_[tree].is_fuse ? read_from_fuse(file->fd.get(), bytes, at)
                                           : read_at(file->fd.get(), bytes, at, MayBlock::yes);
     int code = got ? 0 : got.error();
-    if (got)
-      if (const auto same = compare(file->fd.get(), tree, node, MayBlock::yes); !same)
-        code = same.error();
+    if (got) {
+      const auto ask = is_due(*file) ? Ask::always : Ask::if_other;
+      if (const auto same = compare(file->fd.get(), tree, node, ask); !same) code = same.error();
+      if (ask == Ask::always) file->asked = now;
+    }
     if (code == 0 && *got < chunk.size) code = EBADMSG;
     if (code != 0) {
       file->drop();
@@ -388,6 +403,13 @@ tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node
 
 /// A process that maps the page would die of an error.
 tl::expected<void, int> TreeFiles::open(OpenFile& file, std::size_t tree, TreeNodeId node) {
+  if (!trees_[tree].root) {
+    if (++counters_->unreachable == 1)
+      warn(Error(path(tree, node), "answered with an error",
+                 "the bundle does not have it, and its tree is missing on this node"));
+    return tl::unexpected(EIO);
+  }
+  file.asked = std::chrono::steady_clock::now();
   const auto attempt = [&] {
     auto opened = open_once(tree, node);
     if (opened)
@@ -401,7 +423,8 @@ tl::expected<void, int> TreeFiles::open(OpenFile& file, std::size_t tree, TreeNo
   };
   int code = insist(attempt, passes) == 0 ? 0 : errno;
   // A directory whose descriptor is kept may have been moved or removed.
-  if (code != 0 && directories_->forget(tree)) code = attempt() == 0 ? 0 : errno;
+  const bool is_found = code == 0 || code == EACCES || code == EBADMSG || code == ENOEXEC;
+  if (!is_found && directories_->forget(tree, node)) code = attempt() == 0 ? 0 : errno;
   if (code == 0) return {};
   return tl::unexpected(fail_with(code, tree, node));
 }
@@ -414,19 +437,19 @@ tl::expected<Fd, int> TreeFiles::open_once(std::size_t tree, TreeNodeId id) {
   const auto link = "/proc/self/fd/" + std::to_string(found.handle.get());
   Fd file(::open(link.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file) return tl::unexpected(errno);
-  TRY(compare(file.get(), tree, id, MayBlock::yes));
+  TRY(compare(file.get(), tree, id, Ask::if_other));
   ++counters_->opened;
   return file;
 }
 
 /// EBADMSG: the file is not the map's, or not the one that was opened before; EAGAIN: unknown.
-tl::expected<void, int> TreeFiles::compare(int file, std::size_t tree, TreeNodeId id,
-                                           MayBlock block) {
+tl::expected<void, int> TreeFiles::compare(int file, std::size_t tree, TreeNodeId id, Ask ask) {
   const TreeNode node = trees_[tree].index.node(id);
   auto& seen = seen_[tree][node.same_as];
   const bool strict = directories_->is_strict();
   for (const bool sync : {false, true}) {
-    if (sync && block == MayBlock::no) return tl::unexpected(EAGAIN);
+    if (!sync && ask == Ask::always) continue;
+    if (sync && ask == Ask::never) return tl::unexpected(EAGAIN);
     const auto now = status_of(file, sync);
     if (!now && sync) return tl::unexpected(errno);
     if (!now || now->stx_size != node.size || nanoseconds(now->stx_mtime) != node.mtime_ns ||

@@ -37,8 +37,9 @@ void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds l
 
 /// The files of the map's trees while the mount stands: in the bundle, else the originals. A file
 /// is opened when it is first read. One that is not the map's (size, mtime), or no longer the one
-/// that this mount opened before, answers EIO from then on. Safe for many threads; forked processes
-/// share the findings, and each has its own open files.
+/// that this mount opened before, answers EIO from then on; on FUSE a change may take a second to
+/// be seen. Safe for many threads; forked processes share the findings, and each has its own open
+/// files.
 ///
 /// Origins may be slow and must not be asked twice. A directory costs one lookup, as its descriptor
 /// is kept; a file one lookup, an open and a read for each MiB. The kernel asks for 128 KiB at a
@@ -76,6 +77,8 @@ class TreeFiles {
   std::uint64_t files_opened() const { return counters_->opened; }
   /// Read from the originals.
   std::uint64_t bytes_read() const { return counters_->bytes; }
+  /// Opened in vain: neither in the bundle nor on this node.
+  std::uint64_t unreachable() const { return counters_->unreachable; }
   /// How many files have changed. `paths` gets the first, at most `most`.
   std::size_t changed(std::size_t most, std::vector<std::string>& paths) const;
 
@@ -87,13 +90,16 @@ class TreeFiles {
     std::atomic<std::uint64_t> opened = 0;
     std::atomic<std::uint64_t> bytes = 0;
     std::atomic<std::uint64_t> changed = 0;
+    std::atomic<std::uint64_t> unreachable = 0;
   };
   /// What was found at a file: 0, kChanged, or print_of() the file that was opened.
   using Seen = SharedArray<std::atomic<std::uint64_t>>;
 
   tl::expected<void, int> open(OpenFile& file, std::size_t tree, TreeNodeId node);
   tl::expected<Fd, int> open_once(std::size_t tree, TreeNodeId node);
-  tl::expected<void, int> compare(int file, std::size_t tree, TreeNodeId node, MayBlock block);
+  /// Whether the file system is asked for a file's attributes; else they are those it last said.
+  enum class Ask { never, if_other, always };
+  tl::expected<void, int> compare(int file, std::size_t tree, TreeNodeId node, Ask ask);
   int fail_with(int code, std::size_t tree, TreeNodeId node);
   int refuse(std::size_t tree, TreeNodeId node);
 

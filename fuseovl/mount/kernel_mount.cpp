@@ -153,8 +153,11 @@ Result<Fd> new_fuse_tree(int device, Writes writes) {
   set("user_id", std::to_string(::getuid()));
   set("group_id", std::to_string(::getgid()));
   set("max_read", std::to_string(kMaxRead));
-  for (const char* flag : {"default_permissions", "allow_other"})
+  const auto set_flag = [&](const char* flag) {
     good = good && ::syscall(SYS_fsconfig, context.get(), kSetFlag, flag, nullptr, 0) == 0;
+  };
+  set_flag("default_permissions");
+  if (::getuid() == 0) set_flag("allow_other");
   good = good && ::syscall(SYS_fsconfig, context.get(), kCreate, nullptr, nullptr, 0) == 0;
   const unsigned read_only = writes == Writes::refused_by_kernel ? kReadOnly : 0;
   Fd tree(good ? static_cast<int>(

@@ -11,7 +11,9 @@
 #include <filesystem>
 
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/try.hpp"
+#include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/map_signature.hpp"
 #include "resolver/map/index_format.hpp"
 #include "resolver/map/served_names.hpp"
@@ -26,28 +28,41 @@ void leave_out(MapContent& content, const Origins& origins) {
   std::erase_if(content.paths, gone);
 }
 
-/// The node that an absolute path leads to, through links within the tree.
-std::optional<TreeNodeId> find_in_tree(const ServedTree& tree, std::filesystem::path path) {
+/// The tree that has an absolute path without `.` and `..` in it. `trees` are sorted by path, none
+/// is within another.
+const ServedTree* tree_of(const std::vector<ServedTree>& trees, std::string_view path) {
+  while (path.size() > 1) {
+    path = path.substr(0, path.rfind('/'));
+    const auto at = std::ranges::lower_bound(trees, path, {}, &ServedTree::path);
+    if (at != trees.end() && at->path == path) return &*at;
+  }
+  return nullptr;
+}
+
+/// The file that an absolute path leads to, through links in and between trees.
+std::optional<Tree::TreePlace> find_in_trees(const std::vector<ServedTree>& trees,
+                                             std::filesystem::path path) {
   constexpr int kMostLinks = 40;
   for (int links = 0; links < kMostLinks; ++links) {
     const auto text = path.lexically_normal().native();
-    if (!text.starts_with(tree.path + "/")) return std::nullopt;
+    const ServedTree* tree = tree_of(trees, text);
+    if (!tree || !tree->is_served) return std::nullopt;
     TreeNodeId at = kTreeRoot;
     bool is_link = false;
-    for (const auto& name : std::filesystem::path(text.substr(tree.path.size() + 1))) {
+    for (const auto& name : std::filesystem::path(text.substr(tree->path.size() + 1))) {
       if (is_link) {
         path /= name;
         continue;
       }
-      const auto child = tree.index.find(at, name.native());
+      const auto child = tree->index.find(at, name.native());
       if (!child) return std::nullopt;
-      const TreeNode node = tree.index.node(*child);
+      const TreeNode node = tree->index.node(*child);
       is_link = S_ISLNK(node.mode);
       if (is_link)
-        path = std::filesystem::path(tree.path) / tree.index.path(at) / std::string(node.target);
+        path = std::filesystem::path(tree->path) / tree->index.path(at) / std::string(node.target);
       at = *child;
     }
-    if (!is_link) return at;
+    if (!is_link) return Tree::TreePlace{static_cast<std::size_t>(tree - trees.data()), at};
   }
   return std::nullopt;
 }
@@ -55,19 +70,15 @@ std::optional<TreeNodeId> find_in_tree(const ServedTree& tree, std::filesystem::
 /// The stamp that programs see of an object within a tree, which is mounted over its own path.
 std::optional<FileStamp> stamp_in_trees(const std::vector<ServedTree>& trees,
                                         const std::string& path) {
-  for (std::size_t i = 0; i < trees.size(); ++i) {
-    const auto& tree = trees[i];
-    if (!tree.is_served) continue;
-    const auto found = find_in_tree(tree, path);
-    if (!found) continue;
-    const TreeNode node = tree.index.node(*found);
-    if (!S_ISREG(node.mode)) continue;
-    return FileStamp{{index_format::kThisMount, Tree::inode(Tree::TreePlace{i, node.same_as})},
-                     node.size,
-                     node.mtime_ns,
-                     node.ctime_ns};
-  }
-  return std::nullopt;
+  const auto found = find_in_trees(trees, path);
+  if (!found) return std::nullopt;
+  const TreeNode node = trees[found->tree].index.node(found->node);
+  if (!S_ISREG(node.mode)) return std::nullopt;
+  return FileStamp{
+      {index_format::kThisMount, Tree::inode(Tree::TreePlace{found->tree, node.same_as})},
+      node.size,
+      node.mtime_ns,
+      node.ctime_ns};
 }
 
 /// The path of an open file without links. The map's path may have some.
@@ -118,11 +129,35 @@ OwnFile own_file(std::string bytes, const timespec& made) {
   return {std::make_shared<const std::string>(std::move(bytes)), made};
 }
 
+/// A mount of a good copy must not wait for the shared file system.
+constexpr std::chrono::seconds kSourceTimeout{1};
+
+/// What fs-ship's link beside the bundle leads to, opened only; empty: nothing that can be read at
+/// once. The bundle's owner chooses it, and of its bytes only those with a frame's hash are used.
+Fd open_shipped_source(const std::string& link, const MapFile& map) {
+  struct stat status {};
+  if (::lstat(link.c_str(), &status) != 0 || status.st_uid != map.status.st_uid) return Fd();
+  return std::move(
+      work_on_files(1, {.limit = kSourceTimeout,
+                        .work =
+                            [&](std::size_t, WorkPlace& place) {
+                              if (auto file = open_regular(link)) place.give(std::move(*file));
+                            },
+                        .path_of = [&](std::size_t) { return std::string_view(link); }})[0]
+          .file);
+}
+
 /// The bundle that is mounted, and its other copy if that can be used.
 std::vector<BundleSource> bundle_sources(MapFile map, const ContentHash& id,
                                          const LoadOptions& options) {
   std::vector<BundleSource> out;
+  const auto path = std::filesystem::absolute(map.path);
+  const auto source = path.parent_path() / (id.hex() + kSourceEnding);
+  const bool is_shipped = path.filename() == id.hex() + kBundleEnding;
+  Fd shipped =
+      options.fallback.empty() && is_shipped ? open_shipped_source(source.string(), map) : Fd();
   out.push_back({std::move(map.bundle), std::move(map.path)});
+  if (shipped) out.push_back({std::move(shipped), source.string()});
   if (options.fallback.empty()) return out;
   auto other = MapFile::find(options.fallback, options.origin_timeout);
   const auto reader = other ? other->read() : fail(other.error());

@@ -131,6 +131,7 @@ std::string Overlay::stats_text() const {
   out["tree_entries"] = content_.tree.tree_node_count();
   out["tree_files_opened"] = trees.files_opened();
   out["tree_bytes_read"] = trees.bytes_read();
+  out["tree_unreachable"] = trees.unreachable();
   auto& refused = out["refused_writes"] = {{"count", state.refused.count.load()}};
   if (state.refused.has_path) refused["path"] = to_json_text(state.refused.path.data());
   constexpr std::size_t kMostChanged = 64;

@@ -87,18 +87,6 @@ Result<Verified> read_map(const std::string& path, std::chrono::milliseconds lim
   return Verified{std::move(content), std::move(map.bundle), reader.bundle()};
 }
 
-/// Names the frames of the bundle at `path` that are not as they were packed; their number.
-std::size_t find_damage(const std::string& path, const Verified& map, std::string& text) {
-  std::size_t damaged = 0;
-  for (std::size_t i = 0; i < map.bundle->frames.size(); ++i) {
-    if (read_frame(map.file.get(), path, *map.bundle, i)) continue;
-    text += Error(path, "frame " + std::to_string(i), "other bytes than were packed").message();
-    text += "\n";
-    ++damaged;
-  }
-  return damaged;
-}
-
 /// Cached pages and staged copies may be right while their origins have changed.
 void say_drift(const std::string& mount, const Origins& origins) {
   const auto count = std::ranges::count(origins.drifts, false, &Drift::silent);
@@ -177,16 +165,22 @@ Result<bool> verify(const std::string& path, std::chrono::milliseconds limit) {
   for (const auto& drift : found.drifts) text += Error(drift.path, drift.what).message() + "\n";
   text += fmt::format("{}: {} of {} files are what the map says\n", escape_for_terminal(path),
                       count - found.drifts.size(), count);
-  const auto damaged = map->bundle ? find_damage(path, *map, text) : 0;
-  if (map->bundle)
+  std::vector<std::size_t> damaged;
+  if (map->bundle) {
+    damaged = damaged_frames(map->file.get(), *map->bundle);
+    for (const auto number : damaged)
+      text +=
+          Error(path, fmt::format("frame {}", number), "other bytes than were packed").message() +
+          "\n";
     text += fmt::format("{}: {} of {} frames are as they were packed\n", escape_for_terminal(path),
-                        map->bundle->frames.size() - damaged, map->bundle->frames.size());
+                        map->bundle->frames.size() - damaged.size(), map->bundle->frames.size());
+  }
   TRY(write_all(STDOUT_FILENO, text, "stdout"));
   if (const auto silent = std::ranges::count(found.drifts, true, &Drift::silent); silent > 0)
     return fail(path, "cannot be verified",
                 fmt::format("{} of {} files did not answer", silent, count),
                 "--origin-timeout says how long to wait");
-  if (!found.drifts.empty() || damaged != 0) return false;
+  if (!found.drifts.empty() || !damaged.empty()) return false;
   const auto stats = is_mount ? read_stats(path, "cannot verify") : nullptr;
   if (stats && !stats->contains("bundle")) say_drift(path, open_origins(map->content, 0, limit));
   return true;

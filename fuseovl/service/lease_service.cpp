@@ -30,7 +30,8 @@ namespace heddle {
 namespace {
 
 constexpr std::chrono::seconds kUnmountLimit{3};
-constexpr std::chrono::seconds kCopyLimit{10};
+// All clients wait meanwhile. No file server is asked: a millisecond, unless the child is stopped.
+constexpr std::chrono::seconds kCopyLimit{2};
 // Of unmounting what fusermount3 mounted and a program's children still use: the kernel reports no
 // end of that.
 constexpr std::int64_t kFirstRetryMs = 5;

@@ -78,6 +78,7 @@ class Supervisor {
   Fd signals_ = take_signals_by_descriptor();
   WorkerSandbox sandbox_;
   bool leaving_ = false;  ///< detached; waits for the last user
+  Fd left_service_;       ///< ServeOptions::service after its hang-up: it ends after this daemon
 
   pid_t worker_ = -1;
   Fd worker_end_;  ///< readable when the worker's thread has ended (Linux 6.9)
@@ -99,7 +100,7 @@ Result<void> Supervisor::run() {
                        {options_.service.get(), POLLIN, 0}};
     (void)::poll(polled, std::size(polled), -1);
     if (options_.service && polled[2].revents != 0) {
-      options_.service.reset();
+      left_service_ = std::move(options_.service);
       const auto mounted = options_.mount_point ? find_mount(*options_.mount_point) : std::nullopt;
       // A service that was killed after it had detached the mount.
       leaving_ = mounted && !*mounted;

@@ -16,7 +16,6 @@ namespace heddle {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'H', 'E', 'D', 'D', 'T', 'R', 'E', 'E'};
-constexpr std::size_t kMaxNodes = std::size_t{16} << 20;
 constexpr std::size_t kMaxTreeText = std::size_t{1} << 30;
 constexpr std::size_t kMaxName = 255;
 constexpr std::size_t kMaxPath = PATH_MAX - 1;  ///< of a path within the tree, and a link's target
@@ -88,7 +87,7 @@ Result<TreeIndex> TreeIndex::of(std::string_view bytes) {
   };
   Head head{};
   if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
-  if (head.magic != kMagic || head.nodes == 0 || head.nodes > kMaxNodes ||
+  if (head.magic != kMagic || head.nodes == 0 || head.nodes > kMostTreeNodes ||
       bytes.size() - sizeof head != std::size_t{head.nodes} * sizeof(Raw) + head.text)
     return fail(Error::with_code(EBADMSG, {}, "damaged directory tree", "its head is invalid"));
   const auto text = text_of(bytes, head.nodes);
@@ -227,7 +226,7 @@ Result<std::string> TreeIndexWriter::encode(Entry root) {
     nodes.push_back(raw);
     text.append(entry->name).append(entry->target);
     for (Entry& child : children) order.emplace_back(&child, id);
-    if (order.size() > kMaxNodes || text.size() > kMaxTreeText)
+    if (order.size() > kMostTreeNodes || text.size() > kMaxTreeText)
       return fail_errno("", "the tree is too large for a map", EFBIG);
   }
   const Head head{kMagic, static_cast<std::uint32_t>(nodes.size()),

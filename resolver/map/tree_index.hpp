@@ -17,6 +17,7 @@ namespace heddle {
 
 using TreeNodeId = std::uint32_t;
 inline constexpr TreeNodeId kTreeRoot = 0;
+inline constexpr TreeNodeId kMostTreeNodes = 16U << 20;  ///< of one tree
 
 /// One name of a tree. Attributes are those of lstat(2).
 struct TreeNode {

@@ -12,6 +12,7 @@
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/output_file.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
@@ -102,6 +103,19 @@ std::vector<std::string> own_environment() {
   return out;
 }
 
+/// The map that is replaced, if this user or root made it: another's would choose which names a
+/// new tree has, in the directories whose times it knows.
+MapContent earlier_map(const std::string& path) {
+  struct stat status {};
+  const auto file = open_regular(path);
+  if (!file || ::fstat(file->get(), &status) != 0 || !check_map_owner(status, path) ||
+      (status.st_uid != 0 && status.st_uid != ::geteuid()))
+    return {};
+  const auto map = MapReader::open(file->get(), path);
+  auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));
+  return content ? std::move(*content) : MapContent();
+}
+
 /// The trees of --tree and --python. The trees of the map that is replaced save work.
 std::vector<MapTree> read_trees_of(const Command& command) {
   TreeRequest request;
@@ -126,9 +140,7 @@ std::vector<MapTree> read_trees_of(const Command& command) {
       throw Error(command.excluded[0], "cannot be excluded", "there is no tree");
     return {};
   }
-  MapContent earlier;
-  if (auto map = MapReader::open(command.map))
-    if (auto content = map->read_all()) earlier = std::move(*content);
+  const auto earlier = earlier_map(command.map);
   request.earlier = &earlier.trees;
   auto read = value_or_throw(read_trees(request));
   for (const auto& one : read.notes) say("note: " + one);
@@ -359,8 +371,9 @@ int run_push(const Command& command) {
 
 int run_pull(const Command& command) {
   auto file = value_or_throw(AtomicFile::create(command.map));
-  const auto status = value_or_throw(run_oci_client(
-      "fs-resolve", {"pull", "--type", kMapMediaType, "--", command.reference}, "", file.fd()));
+  std::vector<std::string> words = {"pull", "--type", kMapMediaType, "--", command.reference};
+  if (command.no_cache) words.insert(words.begin() + 1, "--no-cache");
+  const auto status = value_or_throw(run_oci_client("fs-resolve", words, "", file.fd()));
   if (status != exit_done) return status;
   const auto map = MapReader::open(file.temp_path());
   const auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));

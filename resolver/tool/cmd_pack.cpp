@@ -26,7 +26,6 @@
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/compile_python.hpp"
 #include "ship/bundle/bundle_writer.hpp"
-#include "ship/bundle/frame.hpp"
 
 namespace heddle {
 namespace {
@@ -37,6 +36,7 @@ constexpr std::uint64_t kMostKey = 64 << 10;
 /// A file of the map, an object or one of a tree.
 struct File {
   std::string path;
+  std::vector<std::string> links;  ///< its other names in the tree
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;
   std::uint32_t mode = 0;
@@ -47,6 +47,11 @@ struct File {
   std::size_t rank = SIZE_MAX;          ///< of its first use in the trace
 
   const std::string& source() const { return made.empty() ? path : made; }
+  std::vector<std::string> names() const {
+    auto out = links;
+    out.insert(out.begin(), path);
+    return out;
+  }
 
   // What examine() finds.
   FileStamp stamp;
@@ -78,21 +83,23 @@ bool matches(Patterns patterns, const std::string& name) {
                              [&](const char* one) { return ::fnmatch(one, name.c_str(), 0) == 0; });
 }
 
-/// Why the file is left out, by its name and mode; null: it is not.
-const char* reason_to_leave_out(const File& file) {
-  const auto name = file.path.substr(file.path.rfind('/') + 1);
-  if ((file.mode & S_IROTH) == 0) return "others may not read them";
+/// Why a file of this name and mode is left out; null: it is not.
+const char* reason_to_leave_out(const std::string& path, std::uint32_t mode) {
+  const auto name = path.substr(path.rfind('/') + 1);
+  if ((mode & S_IROTH) == 0) return "others may not read them";
   if (matches(kSecrets, name)) return "they hold passwords";
   if (matches(kLibc, name)) return "libc and its loader are the machine's";
   if (matches(kGpuDrivers, name)) return "GPU drivers are the machine's";
-  for (const auto& part : std::filesystem::path(file.path).parent_path())
+  for (const auto& part : std::filesystem::path(path).parent_path())
     if (matches(kSecretDirectories, part.native()))
       return "they are in .git or directories of keys";
   return nullptr;
 }
 
-bool is_private_key(std::string_view content, const std::string& path) {
-  const bool has_name = matches(kKeyNames, path.substr(path.rfind('/') + 1));
+bool is_private_key(std::string_view content, const File& file) {
+  const bool has_name = std::ranges::any_of(file.names(), [](const std::string& path) {
+    return matches(kKeyNames, path.substr(path.rfind('/') + 1));
+  });
   // A .pem file may begin with the certificate.
   const auto text = has_name ? content : content.substr(0, content.find('\n'));
   return (has_name || text.starts_with("-----BEGIN ")) &&
@@ -117,7 +124,7 @@ Result<void> examine(File& file, bool hashed) {
     std::string content(static_cast<std::size_t>(file.size), '\0');
     const ssize_t n = ::pread(fd.get(), content.data(), content.size(), 0);
     if (n < 0) return fail_errno(file.path, "cannot read");
-    file.is_key = is_private_key(content, file.path);
+    file.is_key = is_private_key(content, file);
   }
   if (is_same && file.mapped)
     file.hash = *file.mapped;
@@ -174,7 +181,8 @@ class Packer {
     add_objects();
     add_trees();
     if (!uses_) return;
-    for (File& file : files_) file.rank = uses_->rank(file.path);
+    for (File& file : files_)
+      for (const auto& name : file.names()) file.rank = std::min(file.rank, uses_->rank(name));
     for (const auto& [path, id] : content_.paths)  // the first files are the objects
       files_[id].rank = std::min(files_[id].rank, uses_->rank(path));
     for (File& file : files_)
@@ -187,16 +195,17 @@ class Packer {
   }
 
   Result<BundleInput> pack() {
+    warn_of_unknown();
     std::vector<File*> chosen;
     for (File& file : files_)
-      if ((file.always || is_wanted(file.path)) && !is_left_out(file, reason_to_leave_out(file)))
-        chosen.push_back(&file);
+      if (is_wanted(file) && !is_left_out(file, reason_to_leave_out)) chosen.push_back(&file);
     examine_all(chosen);
     std::map<ContentHash, std::uint64_t> places;
     std::uint64_t end = 0;
     for (File* file : chosen) {
       if (file->failure) return fail(std::move(*file->failure));
-      if (is_left_out(*file, file->is_key ? "they are private keys" : nullptr)) continue;
+      const auto* why = file->is_key ? "they are private keys" : nullptr;
+      if (is_left_out(*file, [&](const auto&, auto) { return why; })) continue;
       ++packed_;
       *file->place = end;
       if (file->size == 0) continue;
@@ -258,9 +267,16 @@ class Packer {
     }
     for (std::size_t i = 0; i < content_.trees.size(); ++i) {
       const auto index = value_or_throw(TreeIndex::of(content_.trees[i].index));
+      std::map<TreeNodeId, std::size_t> first_names;
       for (TreeNodeId id = 0; id < index.size(); ++id) {
         const TreeNode node = index.node(id);
-        if (!S_ISREG(node.mode) || node.hole || node.same_as != id) continue;
+        if (!S_ISREG(node.mode) || node.hole) continue;
+        if (node.same_as != id) {  // the first of its names is before it
+          files_[first_names.at(node.same_as)].links.push_back(content_.trees[i].path + "/" +
+                                                               index.path(id));
+          continue;
+        }
+        first_names[id] = files_.size();
         files_.push_back({.path = content_.trees[i].path + "/" + index.path(id),
                           .size = node.size,
                           .mtime_ns = node.mtime_ns,
@@ -282,20 +298,43 @@ class Packer {
     }
   }
 
+  static bool is_at_or_below(const std::string& file, const std::string& path) {
+    return file == path || path == "/" || file.starts_with(path + "/");
+  }
   bool is_included(const std::string& file) const {
-    return std::ranges::any_of(included_, [&](const std::string& path) {
-      return file == path || path == "/" || file.starts_with(path + "/");
-    });
+    return std::ranges::any_of(included_,
+                               [&](const auto& path) { return is_at_or_below(file, path); });
   }
   bool is_wanted(const std::string& path) const {
     if (!uses_ || uses_->rank(path) != SIZE_MAX || is_included(path)) return true;
     return compiled_.contains(path);
   }
-  bool is_left_out(const File& file, const char* why) {
-    if (!why || is_included(file.path)) return false;
-    auto& [count, first] = left_out_[why];
-    if (count++ == 0) first = file.path;
-    return true;
+  bool is_wanted(const File& file) const {
+    return file.always || std::ranges::any_of(file.names(), [this](const std::string& name) {
+             return is_wanted(name);
+           });
+  }
+  /// Whether there is a reason for one of its names, since its content is that of all of them.
+  template <class ReasonOf>
+  bool is_left_out(const File& file, ReasonOf reason_of) {
+    for (const auto& name : file.names()) {
+      const char* why = is_included(name) ? nullptr : reason_of(name, file.mode);
+      if (!why) continue;
+      auto& [count, first] = left_out_[why];
+      if (count++ == 0) first = name;
+      return true;
+    }
+    return false;
+  }
+  /// A mistyped --include would be missed on the nodes only.
+  void warn_of_unknown() const {
+    for (const auto& path : included_)
+      if (std::ranges::none_of(files_, [&](const File& file) {
+            return std::ranges::any_of(
+                file.names(), [&](const std::string& name) { return is_at_or_below(name, path); });
+          }))
+        warn(Error(path, "names no file of the map", "",
+                   "--include takes absolute paths as fs-resolve show and pack --list print them"));
   }
 
   const TempDir temporary_ = value_or_throw(TempDir::create("heddle-pack"));
@@ -396,17 +435,6 @@ Json bundle_json(const BundleIndex& bundle) {
           {"frames", bundle.frames.size()},
           {"bytes", bundle.stream_size},
           {"stored_bytes", stored}};
-}
-
-std::vector<std::string> damaged_frames(const std::string& path, const BundleIndex& bundle) {
-  const Fd file = value_or_throw(open_regular(path));
-  std::vector<std::string> out;
-  for (std::size_t number = 0; number < bundle.frames.size(); ++number)
-    if (const auto piece = read_frame(file.get(), path, bundle, number); !piece)
-      out.push_back(fmt::format("frame {}: {}", number,
-                                piece.error().code() == EBADMSG ? "other bytes than were packed"
-                                                                : piece.error().message()));
-  return out;
 }
 
 }  // namespace heddle

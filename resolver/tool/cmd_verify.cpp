@@ -20,6 +20,7 @@
 #include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tree/tree_reader.hpp"
+#include "ship/bundle/frame.hpp"
 
 namespace heddle {
 namespace {
@@ -136,16 +137,32 @@ class SearchComparison {
   std::vector<MapDrift> out_;
 };
 
-/// Reads the trees again, with the map's holes: a directory with unchanged times is not listed.
-std::vector<MapDrift> check_trees(const MapContent& content, std::uint64_t& entries) {
+/// Whether a name of a bundle's tree is compiled Python that is in the bundle: pack may have made
+/// it, and no original counts. Also a directory of nothing else.
+bool is_packed_python(const TreeIndex& tree, const std::vector<std::uint64_t>& places,
+                      TreeNodeId id) {
+  const TreeNode node = tree.node(id);
+  if (S_ISREG(node.mode))
+    return places[id] != kAtOrigin && node.name.ends_with(".pyc") &&
+           tree.node(node.parent).name == "__pycache__";
+  for (TreeNodeId i = 0; i < node.child_count; ++i)
+    if (!is_packed_python(tree, places, node.first_child + i)) return false;
+  return S_ISDIR(node.mode) && node.name == "__pycache__";
+}
+
+/// Reads the trees again, with the map's holes: a directory with unchanged times is not listed,
+/// unless it is of a bundle, which may have names that it has not.
+std::vector<MapDrift> check_trees(const MapContent& content, const BundleIndex* bundle,
+                                  std::uint64_t& entries) {
   std::vector<MapDrift> out;
   std::vector<std::unique_ptr<TreeReader>> readers;
   for (const auto& tree : content.trees) {
-    TreeReader::Options options{{}, value_or_throw(TreeIndex::of(tree.index))};
-    entries += options.earlier->size();
-    for (TreeNodeId id = 0; id < options.earlier->size(); ++id)
-      if (const auto node = options.earlier->node(id); node.hole && S_ISDIR(node.mode))
-        options.exclude.insert(tree.path + "/" + options.earlier->path(id));
+    TreeReader::Options options;
+    const auto then = value_or_throw(TreeIndex::of(tree.index));
+    entries += then.size();
+    for (TreeNodeId id = 0; id < then.size(); ++id)
+      if (then.node(id).hole) options.exclude.insert(tree.path + "/" + then.path(id));
+    if (!bundle) options.earlier = then;
     readers.push_back(std::make_unique<TreeReader>(tree.path, std::move(options)));
   }
   TaskPool pool;
@@ -159,9 +176,14 @@ std::vector<MapDrift> check_trees(const MapContent& content, std::uint64_t& entr
       out.push_back({tree.path, gone ? "missing" : "unreadable", now.error().message()});
       continue;
     }
-    for (auto& drift : compare_trees(tree.path, value_or_throw(TreeIndex::of(tree.index)),
-                                     value_or_throw(TreeIndex::of(*now))))
-      out.push_back({std::move(drift.path), std::move(drift.what), std::move(drift.detail)});
+    const auto then = value_or_throw(TreeIndex::of(tree.index));
+    for (auto& drift : compare_trees(tree.path, then, value_or_throw(TreeIndex::of(*now)))) {
+      const auto id = bundle && drift.path != tree.path
+                          ? then.find_path(drift.path.substr(tree.path.size() + 1))
+                          : std::nullopt;
+      if (!id || !is_packed_python(then, bundle->trees[i], *id))
+        out.push_back({std::move(drift.path), std::move(drift.what), std::move(drift.detail)});
+    }
   }
   return out;
 }
@@ -174,23 +196,22 @@ int run_verify(const Command& command) {
   const auto content = value_or_throw(reader.read_all());
   std::vector<MapDrift> drifts;
   std::vector<std::optional<MapDrift>> checked(content.objects.size());
-  for_each_at_once(checked.size(), [&](std::size_t i) {
-    if (!bundle || bundle->objects[i] == kAtOrigin) checked[i] = check(content.objects[i]);
-  });
+  for_each_at_once(checked.size(), [&](std::size_t i) { checked[i] = check(content.objects[i]); });
   for (auto& drift : checked)
     if (drift) drifts.push_back(std::move(*drift));
   const auto changed = drifts.size();
   std::uint64_t entries = 0;
-  if (!bundle)
-    for (const auto& drift : check_trees(content, entries)) drifts.push_back(drift);
+  for (const auto& drift : check_trees(content, bundle.get(), entries)) drifts.push_back(drift);
   const auto in_trees = drifts.size() - changed;
   std::size_t damaged = 0;
   if (bundle)
-    for (auto& why : damaged_frames(command.map, *bundle)) {
-      drifts.push_back({command.map, "damaged", std::move(why)});
+    for (const auto number :
+         damaged_frames(value_or_throw(open_regular(command.map)).get(), *bundle)) {
+      drifts.push_back(
+          {command.map, "damaged", fmt::format("frame {}: other bytes than were packed", number)});
       ++damaged;
     }
-  // A bundle may be for another machine, which has none of these files.
+  // A bundle's libraries are found by their names in it, wherever they are.
   if (!command.files_only && !bundle) {
     const auto searched = SearchComparison(content, drifts).run();
     drifts.insert(drifts.end(), searched.begin(), searched.end());
@@ -210,8 +231,7 @@ int run_verify(const Command& command) {
     if (bundle)
       fmt::print(", {} of {} frames are as they were packed", bundle->frames.size() - damaged,
                  bundle->frames.size());
-    else if (!content.trees.empty())
-      fmt::print(", {} of {} names of trees differ", in_trees, entries);
+    if (!content.trees.empty()) fmt::print(", {} of {} names of trees differ", in_trees, entries);
     const auto elsewhere = drifts.size() - changed - in_trees - damaged;
     if (elsewhere != 0)
       fmt::print(", but ld.so would load others in {} case{}", elsewhere,

@@ -23,6 +23,7 @@ struct Command {
   bool paths = false;       ///< tree
   bool files_only = false;  ///< verify: no search is repeated
   std::string reference;    ///< push, pull
+  bool no_cache = false;    ///< pull
   std::string engine;       ///< explain: print the options of this container engine
   // mpi:
   std::string prefix;
@@ -74,8 +75,6 @@ using Json = nlohmann::ordered_json;
 
 /// A bundle's size and id.
 Json bundle_json(const BundleIndex& bundle);
-/// What is wrong with each frame of the bundle at `path` that cannot be read or decoded.
-std::vector<std::string> damaged_frames(const std::string& path, const BundleIndex& bundle);
 
 /// `value` as text with its strings, which may have any bytes, converted by to_json_text(). Keys
 /// must be UTF-8.

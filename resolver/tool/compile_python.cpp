@@ -6,13 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/child.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
+#include "base/task_pool.hpp"
+#include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "resolver/map/tree_index.hpp"
 
@@ -21,21 +26,25 @@ namespace {
 
 using Entry = TreeIndexWriter::Entry;
 
-/// A file that does not compile, such as one of another Python version, is left as it is.
+/// Compiles each of `list` whose number is `sys.argv[2]` modulo `sys.argv[3]`. A file that does not
+/// compile, such as one of another Python version, is left as it is.
 constexpr const char* kScript = R"(
-import concurrent.futures, os, py_compile, sys
-directory = sys.argv[1]
-def one(job):
+import os, py_compile, sys
+directory, first, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with open(directory + '/list', 'rb') as paths:
+    jobs = list(enumerate(paths.read().split(b'\0')[:-1]))
+for number, path in jobs[first::step]:
     try:
-        py_compile.compile(os.fsdecode(job[1]), f'{directory}/{job[0]}.pyc', doraise=True, quiet=2,
+        py_compile.compile(os.fsdecode(path), f'{directory}/{number}.pyc', doraise=True, quiet=2,
                            invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
     except Exception:
         pass
-with open(directory + '/list', 'rb') as paths:
-    jobs = list(enumerate(paths.read().split(b'\0')[:-1]))
-with concurrent.futures.ProcessPoolExecutor() as pool:
-    list(pool.map(one, jobs, chunksize=16))
 )";
+
+/// A file takes milliseconds.
+constexpr std::chrono::seconds kStartTime{60};
+constexpr std::chrono::milliseconds kFileTime{200};
+constexpr std::size_t kMostProcesses = 16;
 
 /// A Python file without its compiled form.
 struct Source {
@@ -44,21 +53,30 @@ struct Source {
   std::int64_t mtime_ns = 0;
 };
 
-/// The map's own interpreter; empty: none that may be run.
+/// The map's own interpreter; empty: none that may be run. Whoever may change it, or what it reads
+/// even when it is isolated (pyvenv.cfg, its library), would run programs as the packer: so none of
+/// the directories on the way to its file without links may be another user's, nor its library.
 std::string interpreter_of(const MapContent& content) {
+  const auto is_python = [](const std::string& path) {
+    return path.substr(path.rfind('/') + 1).starts_with("python");
+  };
   for (const auto& program : content.programs) {
-    if (!program.path.substr(program.path.rfind('/') + 1).starts_with("python")) continue;
-    struct stat status {};
-    if (::stat(program.path.c_str(), &status) == 0 && (status.st_mode & 0022) == 0 &&
-        (status.st_uid == 0 || status.st_uid == ::geteuid()))
-      return program.path;
+    std::error_code failed;
+    const auto path = std::filesystem::canonical(program.path, failed);
+    if (!is_python(program.path) || failed || !is_python(path.string())) continue;
+    const auto library = path.parent_path().parent_path() / "lib" / path.filename();
+    auto trusted = check_trusted_file(path.string());
+    if (trusted) trusted = check_trusted_directory(library.string());
+    if (trusted) return path.string();
+    warn(Error(path.string(), "compiles no Python files", trusted.error().message()));
   }
   return {};
 }
 
 /// What it prints. Isolated: it reads no variables, and nothing of the working directory or of
-/// site-packages.
-Result<std::string> run_python(const std::string& python, const std::vector<std::string>& words) {
+/// site-packages. ETIMEDOUT: not within `limit`.
+Result<std::string> run_python(const std::string& python, const std::vector<std::string>& words,
+                               std::chrono::milliseconds limit) {
   auto output = TRY(make_pipe());
   const Fd null = TRY(open_file("/dev/null", O_RDWR));
   std::vector<std::string> argv = {python, "-I", "-S", "-c"};
@@ -67,9 +85,10 @@ Result<std::string> run_python(const std::string& python, const std::vector<std:
       TRY(spawn(python, argv,
                 {.fds = {{null.get(), STDIN_FILENO}, {output.write_end.get(), STDOUT_FILENO}}}));
   output.write_end.reset();
-  auto text = TRY(read_all(output.read_end.get(), python, 1 << 16));
-  if (TRY(child.wait()) != 0) return fail(python, "cannot compile", "it failed");
-  return text;
+  const auto status = TRY(child.wait_for(limit));  // what it prints fits into the pipe
+  if (!status) return fail_errno(python, "cannot compile", ETIMEDOUT);
+  if (*status != 0) return fail(python, "cannot compile", "exit status " + std::to_string(*status));
+  return read_all(output.read_end.get(), python, 1 << 16);
 }
 
 /// `x.TAG.pyc` of `x.py`.
@@ -149,16 +168,30 @@ Result<std::map<std::string, std::string>> compile_python(
     MapContent& content, const std::function<bool(const std::string&)>& is_wanted,
     const std::string& directory) {
   std::map<std::string, std::string> out;
-  const auto python = interpreter_of(content);
-  if (python.empty() || content.trees.empty()) return out;
-  auto tag = TRY(run_python(python, {"import sys; print(sys.implementation.cache_tag)"}));
-  while (tag.ends_with('\n')) tag.pop_back();
+  const auto python = content.trees.empty() ? std::string() : interpreter_of(content);
+  if (python.empty()) return out;
+  // Another architecture's, Python 2, ...: the bundle is right without.
+  auto printed =
+      run_python(python, {"import sys; print(sys.implementation.cache_tag)"}, kStartTime);
+  if (!printed) {
+    warn(printed.error());
+    return out;
+  }
+  const auto tag = printed->substr(0, printed->find('\n'));
+  if (tag.empty() || tag == "None" || tag.find('/') != tag.npos) return out;
   const auto sources = find_sources(content, tag, is_wanted);
   if (sources.empty()) return out;
   std::string list;
   for (const auto& source : sources) list.append(source.path).push_back('\0');
   TRY(write_output(directory + "/list", list));
-  TRY(run_python(python, {kScript, directory}));
+  const auto processes = std::min<std::size_t>(
+      {std::thread::hardware_concurrency() + 1U, kMostProcesses, sources.size()});
+  for_each_at_once(processes, [&](std::size_t i) {
+    const auto done =
+        run_python(python, {kScript, directory, std::to_string(i), std::to_string(processes)},
+                   kStartTime + kFileTime * (sources.size() / processes + 1));
+    if (!done) warn(done.error());
+  });
   std::vector<std::optional<Entry>> roots(content.trees.size());
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const auto& [path, tree, mtime_ns] = sources[i];

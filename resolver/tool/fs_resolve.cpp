@@ -66,10 +66,6 @@ void add_build(CLI::App& sub, Command& command) {
              "With --into: take this library from the host too, a soname or a path (repeatable)")
           ->type_name("SONAME")
           ->allow_extra_args(false)};
-  // Hidden: for scripts of earlier versions.
-  sub.add_option_function<std::string>("--rpath", [](const std::string&) {})
-      ->check(CLI::IsMember({"bind"}))
-      ->group("");
   sub.parse_complete_callback([&command, into, for_into] {
     if (into->count() == 0) {
       for (const auto* option : for_into)
@@ -186,6 +182,7 @@ int run(const std::vector<std::string>& words) {
   sub->add_option("-o,--out", command.map, "Write the map to MAP; an old one is replaced")
       ->required()
       ->type_name("MAP");
+  sub->add_flag("--no-cache", command.no_cache, "Neither read nor write the cache");
 
   if (const int status = parse_options(app, words); status >= 0) return status;
   const int status = action(command);

@@ -29,6 +29,8 @@ namespace {
 constexpr std::size_t kMostText = std::size_t{1} << 20;
 /// Of a launcher's command line; not a list of ten thousand files.
 constexpr std::size_t kMostWords = 64;
+constexpr const char* kMissing = "it does not exist";
+constexpr std::array kLibraries = {"/lib/", "/lib64/"};
 
 std::string canonical(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
@@ -47,7 +49,9 @@ bool exists(const std::string& path) {
 std::string text_of(const std::string& path, std::size_t most = kMostText) {
   const auto fd = open_regular(path);
   if (!fd) return {};
-  std::string text(most, '\0');
+  struct stat st {};
+  if (::fstat(fd->get(), &st) != 0) return {};
+  std::string text(std::min(most, static_cast<std::size_t>(st.st_size)), '\0');
   const auto size = ::pread(fd->get(), text.data(), text.size(), 0);
   text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return text;
@@ -217,24 +221,19 @@ class PythonSearch {
   std::string take_first_line(const std::string& head, const std::string& script,
                               std::vector<std::string>& words) const {
     const auto end = std::min(head.find('\n'), head.size());
-    const auto line = trimmed(std::string_view(head).substr(2, end - 2));
-    const auto space = std::min(line.find_first_of(" \t"), line.size());
-    const std::string program(line.substr(0, space));
-    const std::string option(trimmed(line.substr(space)));
-    if (program == "/bin/sh" && end < head.size()) return trampoline(head.substr(end + 1), script);
-    if (file_name(program) != "env") {
-      if (!option.empty()) words.insert(words.begin(), option);
-      return program.empty() ? program : absolute(program, cwd_);
-    }
-    // env [-S] [NAME=VALUE...] NAME [OPTION...]
-    std::istringstream parts(option.starts_with("-S") ? option.substr(2) : option);
-    std::string part;
-    while (parts >> part && (part[0] == '-' || part.find('=') != part.npos)) continue;
-    const auto found = program_path(part);
+    const auto interpreter = script_interpreter(head);
+    if (interpreter == "/bin/sh" && end < head.size())
+      return trampoline(head.substr(end + 1), script);
     std::vector<std::string> options;
-    while (parts >> part) options.push_back(part);
+    const auto named = env_program(head, &options);
+    if (named.empty()) {
+      const auto at = std::min(end, head.find(interpreter) + interpreter.size());
+      const std::string option(trimmed(std::string_view(head).substr(at, end - at)));
+      if (!option.empty()) options.push_back(option);  // execve(2) splits no words
+    }
     words.insert(words.begin(), options.begin(), options.end());
-    return found;
+    if (!named.empty()) return program_path(named);
+    return interpreter.empty() ? interpreter : absolute(interpreter, cwd_);
   }
 
   /// The interpreter of a script that execve(2) could not start, since its path is too long or has
@@ -322,14 +321,19 @@ class PythonSearch {
         out_.in_use.push_back(directory);
   }
 
-  /// The names lib/NAME, below which a prefix has the standard library.
+  /// The names below lib or lib64, where a prefix has the standard library. Red Hat's and SUSE's
+  /// have os.py in lib64, since extension modules lie beside it (sys.platlibdir).
   std::vector<std::string> versions_in(const std::string& prefix) const {
+    const auto has_library = [&](const char* lib, const std::string& name) {
+      return !name.empty() && exists(prefix + lib + name + "/os.py");
+    };
     const auto own = version_directory(file_name(canonical(out_.interpreter)));
-    if (!own.empty() && exists(prefix + "/lib/" + own + "/os.py")) return {own};
+    for (const char* lib : kLibraries)
+      if (has_library(lib, own)) return {own};
     std::vector<std::string> out;
-    for (const auto& name : names_in(prefix + "/lib"))
-      if (!version_directory(name).empty() && exists(prefix + "/lib/" + name + "/os.py"))
-        out.push_back(name);
+    for (const char* lib : kLibraries)
+      for (const auto& name : names_in(prefix + lib))
+        if (has_library(lib, version_directory(name))) out.push_back(name);
     return out;
   }
 
@@ -347,17 +351,18 @@ class PythonSearch {
     else if (file_name(base).find("python") != std::string::npos)
       add(base, "Python's prefix");
     for (const auto& version : versions_)
-      for (const char* lib : {"/lib/", "/lib64/"})
+      for (const char* lib : kLibraries)
         if (exists(base + lib + version)) add(base + lib + version, "standard library");
   }
 
-  /// site.getsitepackages(), with Debian's.
+  /// site.getsitepackages(), with Debian's and Fedora's.
   void add_site_directories(const std::string& prefix) {
     for (const auto& version : versions_)
       for (const auto& directory :
-           {"/lib/" + version + "/site-packages", "/lib64/" + version + "/site-packages",
-            "/local/lib/" + version + "/dist-packages", std::string("/lib/python3/dist-packages"),
-            "/lib/" + version + "/dist-packages"})
+           {"/local/lib/" + version + "/site-packages",
+            "/local/lib64/" + version + "/site-packages", "/lib/" + version + "/site-packages",
+            "/lib64/" + version + "/site-packages", "/local/lib/" + version + "/dist-packages",
+            std::string("/lib/python3/dist-packages"), "/lib/" + version + "/dist-packages"})
         if (exists(prefix + directory))
           add_site_directory(prefix + directory, file_name(directory));
   }
@@ -379,17 +384,21 @@ class PythonSearch {
   /// run code, which cannot be known.
   void add_site_directory(const std::string& directory, const std::string& as) {
     add(directory, as);
-    for (const auto& name : names_in(directory)) {
-      if (!name.ends_with(".pth")) continue;
-      auto text = text_of(directory + "/" + name);
-      if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-      for (auto& line : split(text, '\n')) {
+    auto files = names_in(directory);
+    std::erase_if(files, [](const auto& name) { return !name.ends_with(".pth"); });
+    std::vector<std::string> texts(files.size());
+    for_each_at_once(files.size(), [&](std::size_t i) {
+      files[i].insert(0, directory + "/");
+      texts[i] = text_of(files[i]);
+    });
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      if (texts[i].starts_with("\xEF\xBB\xBF")) texts[i].erase(0, 3);
+      for (auto& line : split(texts[i], '\n')) {
         if (line.starts_with('#') || line.starts_with("import ") || line.starts_with("import\t"))
           continue;
         line.erase(line.find_last_not_of(" \t\r\n\f\v") + 1);
         if (line.empty() || line.find('\0') != line.npos) continue;
-        const auto path = absolute(line, directory);
-        if (exists(path)) add(path, directory + "/" + name);
+        add(absolute(line, directory), files[i]);
       }
     }
   }
@@ -405,14 +414,17 @@ class PythonSearch {
       struct stat st {};
       const auto real = canonical(trees[i].path);
       if (real.empty() || ::stat(real.c_str(), &st) != 0) {
-        trees[i].left_out = "it does not exist";
+        trees[i].left_out = kMissing;
         return;
       }
       trees[i].path = real;
       if (!S_ISDIR(st.st_mode)) trees[i].left_out = "it is no directory";
     });
     std::set<std::string> seen;
-    std::erase_if(trees, [&](const FoundTree& tree) { return !seen.insert(tree.path).second; });
+    std::erase_if(trees, [&](const FoundTree& tree) {
+      return !seen.insert(tree.path).second ||
+             (tree.left_out == kMissing && tree.found_as.ends_with(".pth"));  // as site.py
+    });
   }
 
   const std::vector<std::string>& environment_;

@@ -59,6 +59,8 @@ std::string home_by_passwd() {
 /// A directory that becomes a tree unless it is refused.
 struct Candidate {
   bool named = false;
+  /// Where its trees meet: below the directories that have nothing else. Empty: it is one itself.
+  std::string place;
   std::vector<std::string> inside;  ///< candidates that it stands for
 };
 
@@ -84,7 +86,8 @@ class TreeChoice {
     std::map<std::string, Candidate> wanted = TRY(take_named());
     take_found(wanted);
     keep_outermost(wanted);
-    while (collapse(wanted)) continue;
+    while (wanted.size() > 1 && collapse(wanted)) continue;
+    return_to_places(wanted);
     while (!wanted.empty()) wanted = TRY(read(wanted));
     for (const auto& path : exclude_)
       if (std::ranges::none_of(out_.trees,
@@ -194,16 +197,30 @@ class TreeChoice {
       if (!full[i]) continue;
       any = true;
       Candidate whole;
-      for (const auto& name : by_parent[parents[i]]) {
-        const auto path = parents[i] + "/" + name;
-        whole.named |= wanted[path].named;
-        whole.inside.push_back(path);
-        std::ranges::move(wanted[path].inside, std::back_inserter(whole.inside));
-        wanted.erase(path);
+      const auto& names = by_parent[parents[i]];
+      if (names.size() > 1) whole.place = parents[i];
+      for (const auto& name : names) {
+        const auto one = wanted.extract(parents[i] + "/" + name);
+        const Candidate& part = one.mapped();
+        const auto& place = part.place.empty() ? one.key() : part.place;
+        whole.named |= part.named;
+        if (names.size() == 1)
+          whole.place = place;
+        else
+          whole.inside.push_back(place);
+        std::ranges::copy(part.inside, std::back_inserter(whole.inside));
       }
       wanted[parents[i]] = std::move(whole);
     }
     return any;
+  }
+
+  /// A directory above the place where trees meet may get other names at any time: it is not read.
+  static void return_to_places(std::map<std::string, Candidate>& wanted) {
+    std::map<std::string, Candidate> out;
+    for (auto& [path, candidate] : wanted)
+      out[candidate.place.empty() ? path : candidate.place] = std::move(candidate);
+    wanted = std::move(out);
   }
 
   /// Whether the directory `parent` is on the file system of `names` in it, and has no other. Not
@@ -233,6 +250,7 @@ class TreeChoice {
     for (const auto& [path, candidate] : wanted) {
       TreeReader::Options options;
       options.exclude.insert(exclude_.begin(), exclude_.end());
+      if (!candidate.named) options.most = request_.most;
       if (request_.earlier)
         for (const auto& tree : *request_.earlier)
           if (tree.path == path)

@@ -24,6 +24,8 @@ struct TreeRequest {
   std::function<bool(const std::string& directory)> is_slow;
   /// The trees of an earlier map: a directory with unchanged times is not listed again.
   const std::vector<MapTree>* earlier = nullptr;
+  /// Names of a found tree: a .pth file may lead to a project's millions of data files.
+  std::uint64_t most = 500'000;
 };
 
 struct ReadTrees {
@@ -32,10 +34,11 @@ struct ReadTrees {
   std::uint64_t listed = 0;        ///< directories that were listed
 };
 
-/// Keeps many operations in flight. A directory within another is part of that one's tree, and one
-/// that contains nothing but trees becomes a tree in their place: names above a tree cost the
-/// origin a look-up at every path walk. A directory with set-ID files, or with mount points that
-/// are not excluded, is refused. Failure: of a named tree, or that a tree changes all the time.
+/// Keeps many operations in flight. A directory within another is part of that one's tree, and the
+/// longest common directory of several becomes a tree in their place if it has nothing else: names
+/// above a tree cost the origin a look-up at every path walk. A directory with set-ID files, or
+/// with mount points that are not excluded, is refused. Failure: of a named tree, or that a tree
+/// changes all the time.
 Result<ReadTrees> read_trees(const TreeRequest& request);
 
 }  // namespace heddle

@@ -4,8 +4,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +31,17 @@ constexpr std::size_t kBatch = 4;
 /// file server whose clock goes wrong by that much.
 constexpr std::int64_t kTooYoung = 2'000'000'000;
 constexpr unsigned kMountId = 0x1000;  // STATX_MNT_ID, Linux 5.8
+
+/// Whether a directory of this file system may have new names and its old times: a new image is
+/// mounted at the same path, or a server makes times up. Such have one time, for mtime and ctime.
+bool may_keep_times(int directory) {
+  struct statfs system {};
+  if (::fstatfs(directory, &system) != 0) return true;
+  constexpr auto kErofs = 0xE0F5E1E2;  // EROFS_SUPER_MAGIC_V1, Linux 5.4
+  const auto type = static_cast<unsigned>(system.f_type);
+  return type == FUSE_SUPER_MAGIC || type == SQUASHFS_MAGIC || type == ISOFS_SUPER_MAGIC ||
+         type == OVERLAYFS_SUPER_MAGIC || type == kErofs;
+}
 
 std::int64_t nanoseconds(const struct statx_timestamp& time) {
   return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
@@ -106,6 +119,11 @@ void TreeReader::fail_with(Error error) {
   failed_ = true;
 }
 
+Error TreeReader::too_large() const {
+  return Error::with_code(EFBIG, {},
+                          fmt::format("more than {} files and directories", options_.most));
+}
+
 void TreeReader::spawn(std::function<void()> task) {
   pool_->add([this, task = std::move(task)] {
     if (!failed_) task();
@@ -142,6 +160,7 @@ void TreeReader::open(const DirectoryPtr& directory) {
   if (is_root) {
     device_ = device_of(st);
     mount_ = (st.stx_mask & kMountId) != 0 ? st.stx_mnt_id : 0;
+    may_keep_times_ = directory->earlier && may_keep_times(fd->get());
   } else if ((st.stx_mask & kMountId) != 0 ? st.stx_mnt_id != mount_ : device_of(st) != device_) {
     return fail_with(Error::with_code(EXDEV, where, "a mount point"));
   }
@@ -151,7 +170,8 @@ void TreeReader::open(const DirectoryPtr& directory) {
   const auto& own = directory->entry;
   if (directory->earlier) {
     const auto node = options_.earlier->node(*directory->earlier);
-    if (node.mtime_ns == own.mtime_ns && node.ctime_ns == own.ctime_ns) {
+    if (node.mtime_ns == own.mtime_ns && node.ctime_ns == own.ctime_ns && node.size == own.size &&
+        !(may_keep_times_ && own.mtime_ns == own.ctime_ns)) {
       for (TreeNodeId i = 0; i < node.child_count; ++i) {
         const auto child = options_.earlier->node(node.first_child + i);
         directory->names.emplace_back(child.name, S_ISDIR(child.mode) && !child.hole);
@@ -166,6 +186,7 @@ void TreeReader::open(const DirectoryPtr& directory) {
 /// Fills in the names.
 Result<void> TreeReader::list(Directory& directory) {
   ++listed_;
+  count_ -= directory.names.size();
   directory.names.clear();
   const auto where = path_ + (directory.path.empty() ? "" : "/") + directory.path;
   const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK;
@@ -189,6 +210,7 @@ Result<void> TreeReader::list(Directory& directory) {
     if (got < 0 && errno == ENOENT) return fail(changing(where));
     if (got < 0) return fail_errno(where, "cannot list");
     if (got == 0) break;
+    if (count_ + directory.names.size() > options_.most) return fail(too_large());
     for (long at = 0; at < got;) {
       const auto* entry = reinterpret_cast<const dirent64*>(buffer.data() + at);
       const std::string_view name = entry->d_name;
@@ -205,6 +227,7 @@ Result<void> TreeReader::list(Directory& directory) {
 }
 
 void TreeReader::stat_names(const DirectoryPtr& directory) {
+  if ((count_ += directory->names.size()) > options_.most) return fail_with(too_large());
   const auto batches = (directory->names.size() + kBatch - 1) / kBatch;
   directory->changed = false;
   directory->pending = batches + 1;  // one, so that it finishes here if there is no other

@@ -25,6 +25,7 @@ class TreeReader {
   struct Options {
     std::unordered_set<std::string> exclude;  ///< canonical paths that become holes
     std::optional<TreeIndex> earlier;         ///< of the same path
+    std::uint64_t most = kMostTreeNodes;      ///< entries: each takes 500 bytes while it is read
   };
   /// `path` is canonical.
   TreeReader(std::string path, Options options);
@@ -52,6 +53,7 @@ class TreeReader {
   void stat_batch(const DirectoryPtr& directory, std::size_t first);
   void finish(const DirectoryPtr& directory);
   void fail_with(Error error);
+  Error too_large() const;
   bool is_excluded(const std::string& path) const;
 
   std::string path_;
@@ -60,11 +62,13 @@ class TreeReader {
   DirectoryPtr root_;
   std::int64_t started_ns_ = 0;
   std::uint64_t device_ = 0;
-  std::uint64_t mount_ = 0;  ///< 0: the kernel does not tell
+  std::uint64_t mount_ = 0;      ///< 0: the kernel does not tell
+  bool may_keep_times_ = false;  ///< see may_keep_times()
   std::atomic<bool> may_keep_atime_ = true;
   std::atomic<bool> failed_ = false;
   std::atomic<std::uint64_t> listed_ = 0;
-  std::mutex mutex_;  ///< of what follows
+  std::atomic<std::uint64_t> count_ = 0;  ///< names
+  std::mutex mutex_;                      ///< of what follows
   std::optional<Error> error_;
   std::vector<Error> unreadable_;
 };

@@ -33,6 +33,11 @@ inline constexpr std::uint64_t kFrameSize = std::uint64_t{1} << 20;
 /// The place of a file that is not in the bundle.
 inline constexpr std::uint64_t kAtOrigin = UINT64_MAX;
 
+/// `ID.source` is a symbolic link to another copy of the bundle `ID.bundle` beside it, from which
+/// damaged frames are read. fs-ship makes it.
+inline constexpr const char* kBundleEnding = ".bundle";
+inline constexpr const char* kSourceEnding = ".source";
+
 /// What a bundle says of itself.
 struct BundleIndex {
   ContentHash id;

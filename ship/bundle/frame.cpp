@@ -3,6 +3,10 @@
 
 #include <zstd.h>
 
+#include <algorithm>
+#include <mutex>
+
+#include "base/task_pool.hpp"
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
 
@@ -26,6 +30,18 @@ Result<std::string> read_frame(int file, const std::string& path, const BundleIn
   if (decode_frame(frame, stored, out)) return out;
   return fail(Error::with_code(EBADMSG, path, "damaged bundle",
                                "frame " + std::to_string(number) + " has another hash"));
+}
+
+std::vector<std::size_t> damaged_frames(int file, const BundleIndex& index) {
+  std::mutex mutex;
+  std::vector<std::size_t> out;
+  for_each_at_once(index.frames.size(), [&](std::size_t number) {
+    if (read_frame(file, {}, index, number)) return;
+    const std::lock_guard hold(mutex);
+    out.push_back(number);
+  });
+  std::ranges::sort(out);
+  return out;
 }
 
 }  // namespace heddle

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.hpp"
 #include "ship/bundle/bundle_format.hpp"
@@ -17,5 +18,8 @@ bool decode_frame(const BundleFrame& frame, std::string_view stored, std::span<c
 /// Reads and decodes one frame of the open bundle. EBADMSG: it is damaged; else errors of pread(2).
 Result<std::string> read_frame(int file, const std::string& path, const BundleIndex& index,
                                std::size_t number);
+
+/// The numbers of the frames that cannot be read or decoded; many are read at a time.
+std::vector<std::size_t> damaged_frames(int file, const BundleIndex& index);
 
 }  // namespace heddle

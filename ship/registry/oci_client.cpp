@@ -3,6 +3,7 @@
 // The helper libexec/heddle/oci-client, which compat-gen, compat-check and fs-resolve start:
 //   oci-client push --type T [--title NAME] [--attach IMAGE] REF   stdin: content, stdout: digest
 //   oci-client pull --type T REF                                   stdout: content, all or nothing
+//   oci-client pull --no-cache --type T REF                        stdout: a file, checked in place
 // Its exit status is 0, 2 or 3; messages begin with the name in $HEDDLE_PROGRAM.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -40,8 +41,10 @@ constexpr std::uint64_t kMostArtifact = std::uint64_t{64} << 20;
 /// they are read. A cache that cannot be written stores nothing, which is no failure.
 class BlobCache {
  public:
-  /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either it stores nothing.
-  BlobCache() {
+  /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either, or unless `used`, it
+  /// stores nothing.
+  explicit BlobCache(bool used) {
+    if (!used) return;
     if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
       directory_ = std::string(cache) + "/heddle/oci";
     else if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
@@ -147,8 +150,9 @@ Result<Descriptor> layer_of(const std::string& text, const std::string& type,
 /// tag is used only when the registry cannot be reached, with a warning.
 class Puller {
  public:
-  Puller(const Reference& from, const std::string& type)
-      : from_(from), type_(type), client_(from) {}
+  /// `out`: without the cache, the file that takes the content; -1: with the cache.
+  Puller(const Reference& from, const std::string& type, int out)
+      : from_(from), type_(type), client_(from), out_(out), cache_(out < 0) {}
 
   /// The content, at offset 0.
   Result<Fd> run() {
@@ -171,6 +175,7 @@ class Puller {
 
   /// To the cache, else to a scratch file; never to memory.
   Result<Fd> fetch(const Descriptor& layer) {
+    if (out_ >= 0) return client_.get_blob(layer, out_);
     auto cached = cache_.create_blob(layer.digest);
     Fd scratch;
     if (!cached) scratch = TRY(make_scratch_file());
@@ -218,6 +223,7 @@ class Puller {
   const Reference& from_;
   const std::string& type_;
   RegistryClient client_;
+  int out_;
   BlobCache cache_;
   bool warned_ = false;
 };
@@ -264,6 +270,7 @@ Result<std::string> push(const Reference& to, std::string_view content,
 struct Options {
   PushOptions push;
   std::string reference, attach;
+  bool no_cache = false;
 };
 
 int run_push(Options o) {
@@ -286,7 +293,12 @@ int run_push(Options o) {
 
 int run_pull(const Options& o) {
   const auto from = value_or_throw(parse_reference(o.reference));
-  const auto content = value_or_throw(Puller(from, o.push.type).run());
+  struct stat status {};
+  if (o.no_cache && (::fstat(STDOUT_FILENO, &status) != 0 || !S_ISREG(status.st_mode)))
+    throw Error("stdout", "is not a regular file", "", "pull without --no-cache");
+  const auto content =
+      value_or_throw(Puller(from, o.push.type, o.no_cache ? STDOUT_FILENO : -1).run());
+  if (o.no_cache) return exit_done;
   ssize_t sent = 0;
   do {
     sent = ::sendfile(STDOUT_FILENO, content.get(), nullptr, std::size_t{1} << 30);
@@ -306,6 +318,7 @@ int oci_client(int argc, const char* const* argv) {
     sub->add_option("--type", o.push.type, "Media type")->required();
     sub->add_option("REF", o.reference, "HOST[:PORT]/REPOSITORY[:TAG]")->required();
   }
+  pull->add_flag("--no-cache", o.no_cache, "Write to standard output, a file, only");
   push->add_option("--title", o.push.title, "The file's name");
   push->add_option("--attach", o.attach, "Image in the same repository that it is about");
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;

@@ -283,14 +283,6 @@ TEST_P(HostileManifest, manifest_does_not_enable_the_hook) {
   EXPECT_THAT(log(),
               AllOf(HasSubstr("annotations (heddle.*) are ignored"), Not(HasSubstr("swapped"))));
   EXPECT_FALSE(fs::exists(session_->path("cache"))) << "the image was looked into";
-  // A hook file without --allow-annotations, as older versions wrote it.
-  const auto file = session_->path("hooks.d/50-heddle-mpi.json");
-  auto hook = Json::parse(value_or_throw(read_file(file)));
-  auto& args = hook["hook"]["args"];
-  args.erase(std::find(args.begin(), args.end(), Json("--allow-annotations")), args.end());
-  write_text_file(file, hook.dump());
-  EXPECT_EQ(start().out, "container\n") << log();
-  EXPECT_THAT(log(), Not(HasSubstr("swapped")));
   // Positive control: annotations count where the administrator trusts the images.
   install({"--allow-annotations", "/"});
   EXPECT_EQ(start().out, "host\n") << log();

@@ -9,12 +9,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <random>
 #include <set>
-#include <thread>
 
 #include "base/content_hash.hpp"
 #include "base/temp_dir.hpp"
@@ -229,7 +224,7 @@ TEST_F(HostileImage, directory_swapped_for_a_link_leads_to_no_host_file) {
                           "-e",     "trace=readlink",
                           "-e",     "inject=readlink:delay_exit=3000"};
   const auto words = resolving(strace_works() ? slowly : Strings{}, "/swapped");
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 8; ++i) {
     const auto result = run(words, options());
     EXPECT_LT(result.status, 128) << result.err;
     EXPECT_THAT(result.out + result.err, Not(HasSubstr("libhostsecret"))) << "run " << i;
@@ -536,6 +531,22 @@ TEST_F(HostileMap, map_of_another_user_is_not_served_by_root) {
   ASSERT_EQ(::chmod(path_.c_str(), 0666), 0);
   expect_refused({fs_mount_, path_, mount_}, "others may write to it");
   EXPECT_EQ(mounts_with(mount_), 0U);
+}
+
+TEST_F(HostileMap, map_in_a_writable_directory_is_refused_for_root) {
+  const auto map = dir_ / "maps/below/map";
+  fs::create_directories(dir_ / "maps/below");
+  value_or_throw(write_map({}, map));
+  for (const auto& directory : {dir_ / "maps", dir_ / "maps/below"}) {
+    ::chmod(directory.c_str(), 0777);
+    expect_refused({fs_mount_, map, mount_}, "root does not use this map");
+    EXPECT_THAT(run({fs_mount_, map, mount_}).err,
+                AllOf(HasSubstr(directory), HasSubstr("\nhint: ")));
+    ::chmod(directory.c_str(), 01777);
+    EXPECT_EQ(run({fs_mount_, map, mount_}).status, 0) << "a sticky directory, such as /tmp";
+    EXPECT_EQ(run({fs_mount_, "-u", mount_}).status, 0);
+    ::chmod(directory.c_str(), 0755);
+  }
 }
 
 TEST_F(HostileMap, fifo_in_place_of_a_map_is_not_opened) {

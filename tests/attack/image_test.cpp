@@ -6,7 +6,6 @@
 #include <sys/sysmacros.h>
 
 #include <atomic>
-#include <thread>
 
 #include "tests/hook/runtime_test.hpp"
 #include "tests/support/oci_config.hpp"
@@ -259,28 +258,6 @@ TEST_P(WritableProgram, hook_file_is_checked_at_each_start) {
   expect_nothing_left();
 }
 
-TEST_P(WritableProgram, map_in_a_writable_directory_is_refused_for_root) {
-  const auto map = world_->path("maps/below/map");
-  const auto mount = world_->path("mount");
-  fs::create_directories(world_->path("maps/below"));
-  fs::create_directory(mount);
-  fs::copy_file(world_->path("stage/bin/answer.map"), map);
-  const auto serve = [&] { return run({world_->path("stage/bin/fs-mount"), map, mount}); };
-  for (const std::string directory : {"maps", "maps/below"}) {
-    SCOPED_TRACE(directory);
-    ::chmod(world_->path(directory).c_str(), 0777);
-    const auto refused = serve();
-    EXPECT_EQ(refused.status, 3);
-    EXPECT_THAT(refused.err, AllOf(HasSubstr("root does not use this map"),
-                                   HasSubstr(world_->path(directory)), HasSubstr("\nhint: ")));
-    ::chmod(world_->path(directory).c_str(), 01777);
-    EXPECT_EQ(serve().status, 0) << "a sticky directory, such as /tmp";
-    EXPECT_EQ(run({world_->path("stage/bin/fs-mount"), "-u", mount}).status, 0);
-    ::chmod(world_->path(directory).c_str(), 0755);
-  }
-  expect_nothing_left();
-}
-
 /// /proc/PID/exe of a hook is a file of a read-only mount or a sealed copy.
 TEST_P(WritableProgram, running_hook_file_cannot_be_written) {
   for (const std::string stage : {"createRuntime", "createContainer"}) {
@@ -303,7 +280,7 @@ TEST_P(WritableProgram, running_hook_file_cannot_be_written) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, WritableProgram, ::testing::Values("runc", "crun"), kParameterName);
+INSTANTIATE_TEST_SUITE_P(Oci, WritableProgram, ::testing::Values("crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -2,10 +2,12 @@
 // Attacks by a user of the node, who may run any program and knows all paths, on programs of root
 // and of other users.
 
-#include <cstdlib>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "fuseovl/mount/stats_attribute.hpp"
+#include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/prelude.hpp"
 
@@ -133,11 +135,14 @@ TEST_F(LocalUser, user_cannot_end_guided_programs_by_their_counters) {
   }
 }
 
-TEST_F(LocalUser, roots_mount_does_not_bypass_closed_directories) {
+TEST_F(LocalUser, roots_mount_does_not_bypass_closed_directories_and_files) {
   const auto open = program_in(directory("open", 0, 0755), "open");
   const auto secret = program_in(directory("secret", 0, 0755) + "/lib", "secret");
   ASSERT_EQ(::chmod((dir_ / "secret").c_str(), 0700), 0);
-  const auto m = mount({open, secret});
+  // A file that only its owner may read.
+  const auto secret_file = program_in(directory("file", 0, 0755), "secret");
+  ASSERT_EQ(::chmod((dir_ / "file/libword.so.1").c_str(), 0600), 0);
+  const auto m = mount({open, secret, secret_file});
   const auto seen =
       attack("for f in $(find \"$1\" -name libword.so.1); do grep -ao 'open\\|secret' $f; done", m);
   EXPECT_THAT(seen.out, HasSubstr("open"));
@@ -277,6 +282,33 @@ TEST_F(LocalUser, user_cannot_make_root_remove_others_files) {
   }
 }
 
+// In a directory with unchanged times the names of the map that is replaced are taken.
+TEST_F(LocalUser, user_cannot_choose_the_names_of_roots_tree) {
+  const auto tree = directory("tree", 0, 0755);
+  for (const char* name : {"a.py", "security.py"}) write_text_file(tree + "/" + name, "x");
+  const auto status = file_stamp([&] {
+    struct stat st {};
+    EXPECT_EQ(::stat(tree.c_str(), &st), 0);
+    return st;
+  }());
+  TreeIndexWriter::Entry root{.mode = S_IFDIR | 0755, .size = status.size};
+  root.mtime_ns = status.mtime_ns;
+  root.ctime_ns = status.ctime_ns;
+  root.children.push_back({.name = "a.py", .mode = S_IFREG | 0644, .size = 1});
+  MapContent forged;
+  forged.trees.push_back({tree, value_or_throw(TreeIndexWriter::encode(std::move(root)))});
+  const auto map = directory("shared", 0, 01777) + "/app.map";
+  for (const unsigned owner : {kAttacker, 0U}) {
+    value_or_throw(write_map(forged, map));
+    ASSERT_EQ(::chown(map.c_str(), owner, owner), 0);
+    run_checked({staged_program("fs-resolve"), "build", "-o", map, "--tree", tree}, options_);
+    const auto made = value_or_throw(value_or_throw(MapReader::open(map)).read_all());
+    const auto index = value_or_throw(TreeIndex::of(made.trees[0].index));
+    // That root's own map is trusted shows that the forged one would have been.
+    EXPECT_EQ(index.find_path("security.py").has_value(), owner != 0);
+  }
+}
+
 TEST_F(LocalUser, user_cannot_write_into_anothers_cache) {
   const auto app = program_in(directory("open", 0, 0755), "open");
   const auto build = [&](const std::string& cache) {
@@ -313,6 +345,73 @@ TEST_F(LocalUser, cache_in_a_directory_that_another_user_chose_is_not_used) {
   const auto ours = run(as(kVictim, {staged_program("fs-gen"), "-q", app}), options);
   EXPECT_EQ(ours.out, "open\n") << ours.err;
   EXPECT_TRUE(fs::is_empty(shared));
+}
+
+// The directory of an older job of root's, by its name; its content is exchanged all the time.
+TEST_F(LocalUser, user_cannot_make_fs_ship_remove_what_a_link_leads_to) {
+  if (staged_program("fs-ship").empty()) HEDDLE_SKIP("fs-ship is not installed in $HEDDLE_STAGE");
+  constexpr int kFiles = 300;
+  const auto victim = directory("victim", 0, 0755);
+  for (int i = 0; i < kFiles; ++i) write_text_file(victim + "/f" + std::to_string(i), "kept");
+  const auto tmp = directory("tmp", 0, 01777);
+  const auto old = tmp + "/heddle-job-0-7";
+  auto attacker = value_or_throw(fork_child({}, [&]() -> int {
+    if (::setresuid(kAttacker, kAttacker, kAttacker) != 0) return 1;
+    for (;;)
+      (void)::renameat2(AT_FDCWD, (old + "/d").c_str(), AT_FDCWD, (old + "/l").c_str(),
+                        RENAME_EXCHANGE);
+  }));
+  for (int round = 0; round < 30; ++round) {
+    if (!fs::exists(old)) {
+      const auto made = directory("made", 0, 0755);
+      directory("made/d", 0, 0755);
+      for (int i = 0; i < kFiles; ++i) write_text_file(made + "/d/f" + std::to_string(i), "");
+      write_text_file(made + "/slurm", "");
+      fs::create_directory_symlink(victim, made + "/l");
+      run_checked({"chown", "-hR", std::to_string(kAttacker), made});
+      fs::rename(made, old);
+    }
+    (void)run({staged_program("fs-ship"), "--receive", "--id", std::string(64, 'a'), "--size", "1",
+               "--to", tmp, "--job", "1000", "--live", "1000", "--part", "p", "--", "/none"});
+  }
+  attacker = Child(-1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(victim), fs::directory_iterator()), kFiles);
+}
+
+// Beside a link to root's interpreter: Python looks there for pyvenv.cfg, which names its library.
+TEST_F(LocalUser, packing_a_users_map_runs_no_code_of_the_user) {
+  const std::string python = "/usr/bin/python3.11";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
+  const auto home = directory("home", kAttacker, 0755);
+  const auto tree = directory("home/tree", kAttacker, 0755);
+  directory("home/bin", kAttacker, 0755);
+  directory("home/evil/lib/python3.11/encodings", kAttacker, 0755);
+  write_text_file(home + "/evil/lib/python3.11/encodings/__init__.py",
+                  "open('" + home + "/ran', 'w')\n");
+  write_text_file(home + "/evil/lib/python3.11/os.py", "");
+  write_text_file(tree + "/a.py", "x = 1\n");
+  fs::copy_file(python, home + "/bin/python3.11");
+  run_checked({"chown", "-R", std::to_string(kAttacker), home});
+  run_checked(as(kAttacker, {staged_program("fs-resolve"), "build", "-o", home + "/map", "--tree",
+                             tree, home + "/bin/python3.11"}),
+              {.env = {"XDG_CACHE_HOME=" + home + "/cache", "HOME=" + home}});
+  const auto pack = [&] {
+    const auto packed = run({staged_program("fs-resolve"), "pack", home + "/map", "--trace",
+                             write_text_file(dir_ / "trace",
+                                             "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult"
+                                             "\tpath\tdetails\n1\t7\t7\topen\tOK\t" +
+                                                 tree + "/a.py\n"),
+                             "-o", dir_ / "bundle"});
+    EXPECT_FALSE(fs::exists(home + "/ran")) << packed.err;
+    fs::remove(home + "/ran");
+    return packed;
+  };
+  write_text_file(home + "/bin/pyvenv.cfg", "home = " + home + "/evil/bin\n");
+  EXPECT_THAT(pack().err, HasSubstr("compiles no Python files"));
+  // root's own, by the user's link: it is run by its own path.
+  fs::remove(home + "/bin/python3.11");
+  fs::create_symlink(python, home + "/bin/python3.11");
+  pack();
 }
 
 }  // namespace

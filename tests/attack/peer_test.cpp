@@ -15,10 +15,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"

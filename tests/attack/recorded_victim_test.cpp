@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 
-#include <thread>
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {

@@ -5,8 +5,6 @@
 // compat-server's.
 #include <linux/capability.h>
 
-#include <functional>
-
 #include "base/sandbox/sanitized.hpp"
 #include "tests/support/prelude.hpp"
 

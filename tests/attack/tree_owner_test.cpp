@@ -6,10 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include <atomic>
-#include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/mount_users.hpp"

@@ -1,24 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The audit library without fs-gen: guidance, missing or damaged input, other auditors.
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "tests/audit/guided_world.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// Builds libraries and programs, and worlds that map them.
 class Audit : public ::testing::Test {
@@ -127,6 +115,8 @@ TEST_F(Audit, another_auditor_works_on_either_side) {
     EXPECT_EQ(result.err, "other\n");
     EXPECT_EQ(w.counters().guided_processes, 1u);
     EXPECT_GE(w.counters().names_guided, 21u);
+    // The other auditor's libc requests ld.so in its own namespace; that name is never guided.
+    EXPECT_LE(w.counters().names_unknown, 1u);
   }
 }
 

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "tests/audit/guided_world.hpp"
 
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <map>
 #include <set>
-#include <sstream>
 
-#include "base/fd.hpp"
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/library_path.hpp"
-#include "tests/support/build_elf.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
-namespace fs = std::filesystem;
 
 std::string audit_library() {
   const char* path = std::getenv("HEDDLE_AUDIT_LIBRARY");

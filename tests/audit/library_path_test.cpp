@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Mapped programs started with another LD_LIBRARY_PATH load what ld.so loads for it.
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "tests/audit/guided_world.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// libx.so.1 in the directories a (answers 1), b (2) and home (3); the program's RUNPATH is home.
 class AuditLibraryPath : public ::testing::Test {

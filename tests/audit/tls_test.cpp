@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include <elf.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
 
-#include <cstring>
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "resolver/map/static_tls.hpp"
 #include "tests/audit/guided_world.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
@@ -99,6 +92,8 @@ TEST_P(AuditTls, unmapped_child_gets_its_static_tls) {
   EXPECT_EQ(world.run({app}).out, "app -\n");
   const RunResult user = world.run({app}, {"GLIBC_TUNABLES=glibc.malloc.check=0"});
   EXPECT_EQ(user.out, "GLIBC_TUNABLES=glibc.malloc.check=0\napp -\n") << user.err;
+  const RunResult odd = world.run({app}, {"GLIBC_TUNABLES=", "HEDDLE_TUNABLESX=1"});
+  EXPECT_THAT(odd.out, AllOf(HasSubstr("GLIBC_TUNABLES=\n"), HasSubstr("HEDDLE_TUNABLESX=1\n")));
   // By name and PATH, and as the interpreter of a script.
   const RunResult found =
       world.run({"/bin/sh", "-c", "cd \"$0\"; ./app y; PATH=. app z", dir_.path()});

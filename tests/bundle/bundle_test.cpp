@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <functional>
 #include <optional>
 #include <random>
 #include <thread>
 
+#include "base/child.hpp"
 #include "fuseovl/files/bundle_frames.hpp"
 #include "ship/bundle/bundle_file.hpp"
 #include "ship/bundle/frame.hpp"
@@ -322,6 +324,43 @@ TEST_F(Bundle, a_damaged_frame_is_an_error_for_its_bytes_alone) {
   EXPECT_EQ(read(*frames, 2 * kFrameSize - 20, 20), stream_.substr(2 * kFrameSize - 20, 20));
   EXPECT_EQ(read(*frames, 3 * kFrameSize, 20), stream_.substr(3 * kFrameSize, 20));
   EXPECT_EQ(frames->counters().bad, 1U);
+}
+
+TEST_F(Bundle, a_frame_that_all_sources_have_damaged_is_read_once) {
+  pack({5'000'000});
+  const auto frames = this->frames();
+  damage(2);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(read(*frames, 2 * kFrameSize + 10, 20), std::nullopt);
+  EXPECT_EQ(frames->counters().reads, 1U);
+  EXPECT_EQ(frames->counters().bad, 1U);
+}
+
+TEST_F(Bundle, readers_without_memory_fail_and_none_waits) {
+  pack({5'000'000});
+  const auto frames = this->frames();
+  auto child = value_or_throw(fork_child({}, [&]() -> int {
+    std::string out(20, '?');
+    std::vector<std::unique_ptr<char[]>> taken;  // what malloc() has kept
+    taken.reserve(100'000);
+    rlimit limit{};
+    ::getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = 1;
+    ::setrlimit(RLIMIT_AS, &limit);
+    try {
+      for (;;) taken.push_back(std::make_unique<char[]>(128 << 10));
+    } catch (const std::bad_alloc&) {
+    }
+    for (int i = 0; i < 2; ++i) try {
+        (void)frames->read(0, out, MayBlock::yes);
+        return 2;
+      } catch (const std::bad_alloc&) {
+      }
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_AS, &limit);
+    return frames->read(0, out, MayBlock::yes) && out == stream_.substr(0, 20) ? 0 : 3;
+  }));
+  const auto ended = child.wait_for(std::chrono::seconds(20));
+  EXPECT_EQ(ended ? ended->value_or(-1) : -2, 0);
 }
 
 TEST_F(Bundle, a_damaged_frame_comes_from_the_next_source) {

@@ -115,6 +115,22 @@ TEST_F(BundleMount, of_a_trace_serves_the_rest_from_the_originals) {
   EXPECT_EQ(mount.stat_number("tree_files_opened"), files_.size() - 2);  // pkg3, and the empty one
 }
 
+TEST_F(BundleMount, without_its_tree_answers_eio_for_what_it_does_not_have) {
+  add(".netrc", "machine x password y");
+  MapMaker maker;
+  maker.add_tree(tree_);
+  maker.write(map_);
+  pack();
+  hide_origin();
+  const Mount mount(bundle_, dir_ / "mnt", {"--log", dir_ / "log"});
+  const auto left_out = read_file(mount / ".t/0/.netrc");
+  EXPECT_EQ(left_out ? 0 : left_out.error().code(), EIO);
+  EXPECT_EQ(read_file(mount / ".t/0/big.bin").value_or(""), files_["big.bin"]);
+  EXPECT_GT(mount.stat_number("tree_unreachable"), 0U);
+  EXPECT_THAT(value_or_throw(read_file(dir_ / "log")),
+              HasSubstr(".netrc: answered with an error: the bundle does not have it"));
+}
+
 TEST_F(BundleMount, a_damaged_frame_is_read_from_the_originals_else_an_error) {
   pack();
   {
@@ -156,6 +172,65 @@ TEST_F(BundleMount, a_damaged_frame_is_read_from_the_other_copy) {
     EXPECT_EQ(done.status, 0) << done.err;
     EXPECT_THAT(done.err, HasSubstr("is not used where the bundle is damaged"));
     run_checked({fs_mount(), "-u", dir_ / "mnt"});
+  }
+}
+
+/// fs-ship's directory on a node.
+TEST_F(BundleMount, a_shipped_copy_that_is_damaged_is_read_from_its_source_then_the_originals) {
+  const std::string python = "/usr/bin/python3.11";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
+  add("mod.py", "x = 1\n");
+  run_checked({resolve_, "build", "-o", map_, "--tree", tree_, python});
+  pack();
+  const auto id = value_or_throw(MapReader::open(bundle_)).id().hex();
+  const auto shared = dir_ / "shared.bundle";
+  fs::rename(bundle_, shared);
+  fs::create_directory(dir_ / "job");
+  const auto copy = dir_ / ("job/" + id + ".bundle");
+  const auto source = dir_ / ("job/" + id + ".source");
+  fs::copy_file(shared, copy);
+  {
+    // All of the tree: the sandbox opens no library that is in the bundle.
+    const auto reader = value_or_throw(MapReader::open(copy));
+    const auto content = value_or_throw(reader.read_all());
+    std::uint64_t end = 0;
+    for (ObjectId object = 0; object < content.objects.size(); ++object)
+      if (const auto place = reader.bundle()->objects[object]; place != kAtOrigin)
+        end = std::max(end, place + content.objects[object].stamp.size);
+    const auto opened = value_or_throw(open_file(copy, O_RDWR));
+    const auto& frames = reader.bundle()->frames;
+    for (auto number = end / kFrameSize + 1; number < frames.size(); ++number)
+      ASSERT_EQ(::pwrite(opened.get(), "damage", 6, static_cast<off_t>(frames[number].offset + 20)),
+                6);
+  }
+  const auto start = [&] {
+    return run({gen_, "-q", "--map", copy, "--", python, "-B", "-c",
+                "import sys; print(open(sys.argv[1] + '/big.bin', 'rb').read() == "
+                "open(sys.argv[2], 'rb').read())\n"
+                "print(len(open(sys.argv[1] + '/__pycache__/mod.cpython-311.pyc', 'rb').read()))",
+                tree_, dir_ / "big"},
+               {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache")}});
+  };
+  write_text(dir_ / "big", files_["big.bin"]);
+  // No link: big.bin has an original, what was compiled has none.
+  auto ran = start();
+  EXPECT_THAT(ran.out, StartsWith("True\n")) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("Input/output error"));
+  // A changed original is no source.
+  fs::rename(tree_ + "/big.bin", dir_ / "kept.bin");
+  write_text(tree_ + "/big.bin", files_["big.bin"]);
+  EXPECT_THAT(start().err, HasSubstr("Input/output error"));
+  fs::create_symlink(dir_ / "gone.bundle", source);
+  EXPECT_THAT(start().err, HasSubstr("Input/output error"));
+  fs::remove(source);
+  fs::create_symlink(shared, source);
+  ran = start();
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  EXPECT_THAT(ran.out, StartsWith("True\n")) << ran.err;
+  // Another user's link is not followed.
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::lchown(source.c_str(), 12345, 12345), 0);
+    EXPECT_THAT(start().err, HasSubstr("Input/output error"));
   }
 }
 

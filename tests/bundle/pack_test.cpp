@@ -120,6 +120,38 @@ TEST_F(Pack, holds_equal_content_and_hard_links_once) {
   EXPECT_EQ(reader.bundle()->stream_size, text.size());
 }
 
+TEST_F(Pack, judges_a_file_by_all_its_hard_links) {
+  const auto link = [&](const std::string& to, const std::string& name) {
+    fs::create_hard_link(to, tree_ + "/" + name);
+  };
+  link(add(".netrc", "machine x"), "-first");
+  link(add("a.dat", some_bytes(400, 1)), "b.dat");
+  link(add("key.txt", "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n"), "z.pem");
+  link(add("c.dat", some_bytes(400, 2)), "d.dat");
+  add("e.dat", "e");
+  write_the_map();
+  const auto made = pack();
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(sorted_packed(), (Strings{"a.dat", "b.dat", "c.dat", "d.dat", "e.dat"}));
+  EXPECT_THAT(made.err, AllOf(HasSubstr(".netrc: they hold passwords"), HasSubstr("private keys")));
+  const auto run_txt = trace({tree_ + "/d.dat"});
+  ASSERT_EQ(pack({"--trace", run_txt}).status, 0);
+  EXPECT_EQ(packed(), (Strings{"c.dat", "d.dat"}));
+  ASSERT_EQ(pack({"--trace", run_txt, "--include", tree_ + "/b.dat"}).status, 0);
+  EXPECT_EQ(packed(), (Strings{"c.dat", "d.dat", "a.dat", "b.dat"}));
+  ASSERT_EQ(pack({"--include", tree_ + "/.netrc"}).status, 0);
+  EXPECT_THAT(packed(), AllOf(::testing::Contains(".netrc"), ::testing::Contains("-first")));
+}
+
+TEST_F(Pack, warns_of_an_included_path_that_is_not_in_the_map) {
+  add("a.py", "a");
+  write_the_map();
+  const auto made = pack({"--include", tree_ + "/a.yp", "--include", tree_});
+  EXPECT_EQ(made.status, 0);
+  EXPECT_THAT(made.err, HasSubstr(tree_ + "/a.yp: names no file of the map"));
+  EXPECT_THAT(made.err, Not(HasSubstr(tree_ + ": names")));
+}
+
 TEST_F(Pack, leaves_out_what_is_secret_or_the_machines_unless_it_is_named) {
   const std::string key = "-----BEGIN RSA PRIVATE KEY-----\nMII\n";
   const std::string certificate = "-----BEGIN CERTIFICATE-----\nMII\n";
@@ -227,6 +259,60 @@ TEST_F(Pack, compiles_the_python_files_that_lack_it) {
             static_cast<std::uint32_t>(file_stamp(status_of(tree_ + "/pkg/__init__.py")).mtime_ns /
                                        1'000'000'000));
   EXPECT_EQ(numbers[3], 6U);
+}
+
+TEST_F(Pack, of_an_interpreter_that_cannot_compile_packs_the_rest) {
+  const auto python = dir_ / "bin/python3";
+  add("a.py", "x = 1\n");
+  write_text(python, "#!/bin/sh\nexit 1\n");
+  fs::permissions(python, fs::perms(0755));
+  auto content = map_of({python}, {tree_});
+  content.programs.push_back({.path = python, .object = 0, .view = 0});
+  value_or_throw(write_map(content, map_));
+  const auto packs = [&](const std::string& why) {
+    const auto made = pack();
+    EXPECT_EQ(made.status, 0) << made.err;
+    EXPECT_THAT(made.err, HasSubstr(why));
+    EXPECT_EQ(sorted_packed(), (Strings{python, "a.py"}));
+  };
+  packs("cannot compile: exit status 1");
+  // Prints what is no tag, and fails later.
+  write_text(python, "#!/bin/sh\n[ \"$4\" != \"${4#import}\" ] && echo cpython-311\n");
+  content = map_of({python}, {tree_});
+  content.programs.push_back({.path = python, .object = 0, .view = 0});
+  value_or_throw(write_map(content, map_));
+  packs("cannot compile");
+}
+
+TEST_F(Pack, verify_compares_the_originals_of_a_bundle_too) {
+  const std::string python = "/usr/bin/python3.11";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
+  const auto source = add("pkg/a.py", "x = 1\n");
+  add("pkg/b.dat", "data");
+  write_text(dir_ / "lib/libx.so.1", "before");
+  auto content = map_of({python, dir_ / "lib/libx.so.1"}, {tree_});
+  const auto object = content.objects[0].path == python ? 0U : 1U;
+  content.programs.push_back({.path = python, .object = object, .view = 0});
+  value_or_throw(write_map(content, map_));
+  ASSERT_EQ(pack().status, 0);
+  EXPECT_THAT(packed(), ::testing::Contains("pkg/__pycache__/a.cpython-311.pyc"));
+  auto checked = run({resolve_, "verify", bundle_});
+  EXPECT_EQ(checked.status, 0) << checked.out;
+  EXPECT_THAT(checked.out, AllOf(HasSubstr("2 of 2 files are unchanged"),
+                                 HasSubstr("0 of 6 names of trees differ"),
+                                 HasSubstr("frames are as they were packed")));
+  // What Python compiles there meanwhile is not the bundle's.
+  run_checked({python, "-m", "py_compile", source});
+  EXPECT_EQ(run({resolve_, "verify", bundle_}).status, 0);
+  add("pkg/a.py", "x = 2 + 3\n");
+  add("pkg/new.py", "");
+  write_text(dir_ / "lib/libx.so.1", "after!");
+  checked = run({resolve_, "verify", bundle_});
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_THAT(checked.out,
+              AllOf(HasSubstr("libx.so.1: changed"), HasSubstr("pkg/a.py: changed"),
+                    HasSubstr("pkg/new.py: added"), HasSubstr("1 of 2 files are unchanged"),
+                    HasSubstr("2 of 6 names of trees differ")));
 }
 
 TEST_F(Pack, verify_names_each_damaged_frame) {

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "compat/artifact.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <functional>
-
 #include "compat/checker.hpp"
 #include "tests/compat/sample_program.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
 
 using compat::Reason;
 using compat::Verdict;
-using ::testing::HasSubstr;
 
 /// A target from a table.
 class FakeTarget : public compat::Target {

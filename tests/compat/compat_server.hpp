@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fcntl.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
-#include <signal.h>
 
-#include <fstream>
 #include <future>
 
 #include <compatibility.grpc.pb.h>
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "tests/compat/loopback.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 

@@ -2,12 +2,9 @@
 //
 // compat-server as a process, with clients generated from the service definitions: concurrent,
 // hostile and idle ones too.
-#include <gmock/gmock.h>
 
 #include <atomic>
-#include <map>
 #include <mutex>
-#include <thread>
 
 #include <compat_v2.grpc.pb.h>
 #include "base/sandbox/sanitized.hpp"
@@ -17,7 +14,6 @@ namespace heddle::test {
 namespace {
 
 namespace v2 = ::heddle::compat::v2;
-using ::testing::HasSubstr;
 
 TEST_F(CompatServer, answers_clients_of_protocol_v1) {
   start();

@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: MIT
 //
 // compat-gen and compat-check as users run them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/fd.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
+#include "tests/support/prelude.hpp"
 #include "tests/support/strace.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class CompatTools : public ::testing::Test {
  protected:

@@ -2,8 +2,6 @@
 //
 // Pushing to and pulling from a registry; faulty registries, a full disk, and concurrent clients.
 #include <atomic>
-#include <filesystem>
-#include <thread>
 
 #include "ship/registry/credentials.hpp"
 #include "ship/registry/registries.hpp"
@@ -13,7 +11,6 @@ namespace heddle::test {
 namespace {
 
 using registry::parse_reference;
-using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 TEST(RegistryReference, is_parsed_as_docker_writes_it) {

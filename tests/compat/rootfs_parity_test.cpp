@@ -2,23 +2,14 @@
 //
 // The oracle of compat-check is another Debian release's own ld.so: each program of three releases
 // is checked on each of the three.
-#include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <map>
 #include <memory>
-#include <sstream>
 
-#include "base/fd.hpp"
 #include "compat/artifact.hpp"
 #include "compat/checker.hpp"
 #include "compat/describe.hpp"
 #include "resolver/elf/cached_facts.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {

@@ -4,10 +4,8 @@
 // system calls.
 #include <seccomp.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include <set>
-#include <sstream>
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/compat/compat_server.hpp"

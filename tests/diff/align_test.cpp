@@ -160,28 +160,6 @@ TEST_P(Levenshtein, equals_the_reference_on_long_pairs) {
       }
 }
 
-TEST_P(Levenshtein, diagonals_and_rows_give_the_same_distance) {
-  std::mt19937 random(4);
-  for (int round = 0; round < 300; ++round) {
-    const auto alphabet = static_cast<Token>(2 + random() % 50);
-    const auto a = random_tokens(random, 1 + random() % 700, alphabet);
-    const auto b = edited(random, a, 0.5, alphabet);
-    if (b.empty()) continue;
-    const std::uint32_t expected = reference_distance(a, b);
-    const auto cut = cut_by_diagonals(a, b, 100'000, GetParam());
-    ASSERT_TRUE(cut.has_value());
-    EXPECT_EQ(cut->distance, expected);
-    EXPECT_EQ(reference_distance(Tokens(a).first(cut->a), Tokens(b).first(cut->b)), cut->before);
-    EXPECT_EQ(reference_distance(Tokens(a).subspan(cut->a), Tokens(b).subspan(cut->b)),
-              expected - cut->before);
-    EXPECT_EQ(last_row(a, b, alphabet, false, GetParam()).back(), expected);
-    EXPECT_EQ(last_row(a, b, alphabet, true, GetParam()).back(), expected);
-    if (expected > 0) {
-      EXPECT_FALSE(cut_by_diagonals(a, b, expected - 1, GetParam()).has_value());
-    }
-  }
-}
-
 TEST_P(Levenshtein, band_equals_the_reference) {
   std::mt19937 random(5);
   for (int round = 0; round < 12; ++round) {
@@ -224,17 +202,6 @@ TEST_P(Levenshtein, limit_bounds_the_work_on_unrelated_sequences) {
   const Script script = edit_script(a, b, {1'000, {}}, GetParam());
   EXPECT_FALSE(script.exact);
   ASSERT_NO_FATAL_FAILURE(expect_valid(script.runs, a, b));
-}
-
-TEST_P(Levenshtein, aligns_a_million_events_with_one_percent_of_edits) {
-  std::mt19937 random(6);
-  const auto a = random_tokens(random, 1'000'000, 20'000);
-  const auto b = edited(random, a, 0.01, 20'000);
-  const auto script = edit_script(a, b, {}, GetParam()).runs;
-  ASSERT_NO_FATAL_FAILURE(expect_valid(script, a, b));
-  EXPECT_EQ(count_edits(script), edit_distance(a, b, GetParam()));
-  EXPECT_GT(count_edits(script), 9'000U);
-  EXPECT_LT(count_edits(script), 10'500U);
 }
 
 TEST_P(SmithWaterman, finds_nothing_without_common_events) {

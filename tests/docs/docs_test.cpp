@@ -2,27 +2,17 @@
 //
 // Man pages, completions and --help agree for all installed programs, and documents name existing
 // tests, files and figures.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
-#include "base/fd.hpp"
 #include "bench/figure_tables.hpp"
 #include "tests/docs/help_text.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 std::string source(const std::string& path) {
   const char* root = std::getenv("HEDDLE_SOURCE");
@@ -220,18 +210,6 @@ TEST(DocsFigures, include_every_table_completely) {
   for (const auto& path : pages()) all += text_of(path);
   for (const auto& name : bench::table_names())
     EXPECT_THAT(all, HasSubstr("<!-- figures: " + name + " -->\n"));
-}
-
-TEST(DocsFigures, are_replaced_between_their_marks_only) {
-  const bench::KeptRuns runs = {{"start", R"({"cores":2,"kernel":"6","figures":[]})"}};
-  const std::string page = "a\n<!-- figures: start -->\nold\n<!-- end of figures -->\nb\n";
-  EXPECT_EQ(bench::with_figures(page, runs), "a\n<!-- figures: start -->\n" +
-                                                 bench::figure_table("start", runs) +
-                                                 "<!-- end of figures -->\nb\n");
-  EXPECT_EQ(bench::with_figures("none", runs), "none");
-  EXPECT_THROW(bench::with_figures("<!-- figures: start -->\n", runs), Error);
-  EXPECT_THROW(bench::figure_table("no such", runs), Error);
-  EXPECT_THROW(bench::figure_table("record", runs), Error);
 }
 
 TEST(DocsLinks, lead_to_existing_files) {

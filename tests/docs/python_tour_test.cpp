@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: MIT
 //
 // Runs the commands of docs/python.md, in its order, in one shell. $SHARED counts as slow.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <regex>
 
-#include "base/fd.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 /// A section's heading, and the text of its ```sh blocks.
 struct Section {

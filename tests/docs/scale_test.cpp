@@ -98,13 +98,5 @@ TEST_F(Scale, page_has_the_tables_of_the_program) {
   for (const auto& method : scale_methods()) EXPECT_THAT(page, ::testing::HasSubstr(method.name));
 }
 
-TEST_F(Scale, damaged_constants_are_refused) {
-  EXPECT_FALSE(read_scale_constants(""));
-  EXPECT_FALSE(read_scale_constants(text_ + "\nname without value\n"));
-  EXPECT_FALSE(read_scale_constants(text_ + "\nextra 0 s assumed nothing is free\n"));
-  EXPECT_FALSE(read_scale_constants(text_ + "\nextra 1 s assumed\n"));
-  EXPECT_THROW(with_scale_tables("no marks", constants_), Error);
-}
-
 }  // namespace
 }  // namespace heddle::bench

@@ -2,20 +2,12 @@
 // APP sees the same arguments, streams, environment, exit status and signals as without fs-gen, and
 // nothing is left behind, however the run ends.
 
-#include <signal.h>
 #include <sys/wait.h>
 
-#include <algorithm>
-
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class FsGenRun : public FsGenFixture {};
 
@@ -84,29 +76,6 @@ TEST_F(FsGenRun, a_signal_to_fs_gen_reaches_app) {
   EXPECT_TRUE(fs::exists(mark));
 }
 
-/// The pid that a test program wrote to `path`.
-int read_pid(const std::string& path) {
-  int pid = 0;
-  std::ifstream(path) >> pid;
-  return pid;
-}
-
-TEST_F(FsGenRun, killed_fs_gen_takes_app_mount_and_directory_along) {
-  const auto pid_file = dir_ / "pid";
-  SpawnOptions spawn_options;
-  spawn_options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",
-                               "XDG_CACHE_HOME=" + dir_ / "cache", "HEDDLE_SLOW=/"};
-  auto child = spawn(
-      fs_gen_, {"fs-gen", "-q", "/bin/sh", "-c", "echo $$ > " + pid_file + "; exec sleep 600"},
-      spawn_options);
-  ASSERT_TRUE(child);
-  ASSERT_TRUE(wait_until(std::chrono::seconds(20), [&] { return read_pid(pid_file) > 0; }));
-  const int app = read_pid(pid_file);
-  ::kill(child->pid(), SIGKILL);
-  (void)child->wait();
-  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !is_running(app); }));
-}
-
 TEST_F(FsGenRun, lost_mount_is_reported) {
   const std::string kill_daemon =
       "for p in $(cat /proc/$PPID/task/*/children); do read name < /proc/$p/comm; "
@@ -130,22 +99,6 @@ TEST_F(FsGenRun, background_process_of_app_keeps_its_mount) {
   EXPECT_TRUE(report()["left_running"].get<bool>());
   write_text_file(go, "");
   EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return fs::exists(done); }));
-}
-
-TEST_F(FsGenRun, a_stopped_app_stops_fs_gen_and_both_go_on) {
-  const auto pid_file = dir_ / "pid";
-  auto child = spawn(fs_gen_, {"fs-gen", "-q", "/bin/sh", "-c",
-                               "echo $$ > " + pid_file + "; kill -STOP $$; exit 9"});
-  ASSERT_TRUE(child);
-  int status = 0;
-  ASSERT_TRUE(wait_until(std::chrono::seconds(20), [&] {
-    return ::waitpid(child->pid(), &status, WUNTRACED | WNOHANG) == child->pid();
-  }));
-  ASSERT_TRUE(WIFSTOPPED(status));
-  ::kill(child->pid(), SIGCONT);
-  const auto end = child->wait_for(std::chrono::seconds(10));
-  ASSERT_TRUE(end && *end);
-  EXPECT_EQ(**end, 9);
 }
 
 TEST_F(FsGenRun, late_report_failure_keeps_app_s_exit_status) {

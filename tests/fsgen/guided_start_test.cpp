@@ -3,13 +3,10 @@
 // learned dlopen, and its output does not change.
 
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-using ::testing::IsEmpty;
 
 class GuidedStarts : public FsGenFixture {
  protected:

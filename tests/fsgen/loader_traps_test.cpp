@@ -2,17 +2,11 @@
 // Loader features that tools between a program and ld.so break easily. Each case runs a program
 // alone and under fs-gen and compares output, errors and exit status.
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class LoaderTraps : public FsGenFixture {
  protected:
@@ -34,23 +28,6 @@ class LoaderTraps : public FsGenFixture {
   }
   std::uint64_t reported(const char* key) const { return report().value(key, std::uint64_t{0}); }
 };
-
-TEST_F(LoaderTraps, app_with_much_initial_exec_tls_runs) {
-  const auto lib =
-      library("t/libtls.so",
-              "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\")));\n"
-              "int sum(void) { int i, n = 0; for (i = 0; i < 65536; i += 64) big[i] = 1;\n"
-              "for (i = 0; i < 65536; ++i) n += big[i]; return n == 1024; }");
-  const auto app = program(
-      "#include <pthread.h>\n#include <stdio.h>\nint sum(void);\n"
-      "static void* work(void* a) { return (void*)(long)sum(); }\n"
-      "int main(void) { pthread_t t; void* r; pthread_create(&t, 0, work, 0); pthread_join(t, "
-      "&r);\n"
-      "printf(\"%d %ld\\n\", sum(), (long)r); return 0; }",
-      {lib, rpath("t"), "-pthread"});
-  EXPECT_EQ(same({app}).out, "1 1\n");
-  EXPECT_EQ(reported("probes_with"), 0U);
-}
 
 TEST_F(LoaderTraps, bind_now_works) {
   const auto lib = library("lib/libx.so.1", "int x(void) { return 7; }");
@@ -289,23 +266,6 @@ TEST_F(LoaderTraps, errors_equal_those_of_ld_so) {
   const auto ours = run_guided({broken});
   EXPECT_EQ(ours.status, bare.status);
   EXPECT_NE(ours.err.find(bare.err), std::string::npos) << ours.err << bare.err;
-}
-
-TEST_F(LoaderTraps, the_user_s_own_auditor_works_too) {
-  const auto other =
-      library("other/other.so",
-              "#include <link.h>\n#include <unistd.h>\n"
-              "unsigned la_version(unsigned v) { write(2, \"other\\n\", 6); return v; }\n"
-              "char* la_objsearch(const char* n, uintptr_t* c, unsigned f) { return (char*)n; }");
-  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 20});
-  options_.env.push_back("LD_AUDIT=" + other);
-  const auto ours = run_guided({farm.program});
-  EXPECT_EQ(ours.out, farm.output);
-  EXPECT_EQ(ours.status, 0);
-  EXPECT_NE(ours.err.find("other\n"), std::string::npos);
-  // The other auditor's libc requests ld.so in its own namespace; that name is never guided.
-  EXPECT_GE(reported("names_guided"), 21U);
-  EXPECT_LE(reported("names_unknown"), 1U);
 }
 
 TEST_F(LoaderTraps, program_started_through_ld_so_runs) {

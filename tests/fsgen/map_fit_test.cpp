@@ -3,12 +3,9 @@
 // and the report gives the reason.
 
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class LibraryPath : public FsGenFixture {
  protected:
@@ -29,14 +26,6 @@ class LibraryPath : public FsGenFixture {
   std::string app_;
   RunOptions under_b_;
 };
-
-TEST_F(LibraryPath, child_with_another_value_loads_by_that_value) {
-  EXPECT_EQ(run_guided({"/usr/bin/env", "LD_LIBRARY_PATH=" + dir_ / "b", app_}).status, 2);
-  EXPECT_EQ(report()["other_library_path"], 1U);
-  EXPECT_EQ(report()["guided_processes"], 1U) << "env itself";
-  EXPECT_EQ(run_guided({"/usr/bin/env", app_}).status, 1);
-  EXPECT_EQ(report()["guided_processes"], 2U);
-}
 
 TEST_F(LibraryPath, report_names_a_different_value_as_the_reason) {
   const auto map = dir_ / "a.map";

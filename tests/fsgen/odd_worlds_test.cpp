@@ -2,22 +2,14 @@
 // fs-gen with closed streams, relative directories, devices in place of files, signals at any
 // moment. APP runs as without fs-gen.
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class OddWorlds : public FsGenFixture {
  protected:

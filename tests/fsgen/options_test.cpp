@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: MIT
 // fs-gen --loader env, --stage, --compare, --json and --out.
 
-#include <unistd.h>
-
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class FsGenOptions : public FsGenFixture {};
 

@@ -2,13 +2,10 @@
 // fs-gen --print-env: scripts and modulefiles that use an existing mount.
 
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 class PrintEnv : public FsGenFixture {
  protected:
@@ -65,6 +62,16 @@ TEST_F(PrintEnv, shell_that_uses_a_mount_can_unmount_it) {
   const auto result = run(words, options_);
   EXPECT_EQ(result.status, 0) << result.err;
   mounted_ = result.status != 0;
+}
+
+TEST_F(PrintEnv, fs_gen_in_such_a_shell_neither_doubles_the_auditor_nor_is_guided_when_it_is_off) {
+  const auto result =
+      run(shell("eval \"$(\"$1\" --print-env \"$2\" \"$3\")\"\n"
+                "LD_AUDIT=$LD_AUDIT:$LD_AUDIT \"$1\" -q --map \"$2\" sh -c 'echo \"$LD_AUDIT\"'\n"
+                "HEDDLE=off \"$1\" sh -c 'echo \"$LD_AUDIT\" \"${HEDDLE_INDEX-none}\"'"),
+          options_);
+  EXPECT_EQ(result.out.find(':'), std::string::npos) << result.out;
+  EXPECT_THAT(result.out, ::testing::EndsWith("/libheddle-audit.so\n none\n")) << result.err;
 }
 
 TEST_F(PrintEnv, repeated_eval_adds_the_auditor_once) {

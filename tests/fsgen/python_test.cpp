@@ -4,20 +4,16 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <future>
-#include <optional>
 
-#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/fsgen/user_world.hpp"
 #include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 const std::string kPython = "/usr/bin/python3";
 constexpr const char* kFiles =
@@ -74,13 +70,13 @@ class Python : public FsGenFixture {
     std::string path, script;
     for (unsigned i = 0; i < count; ++i) {
       const auto name = "pkg" + std::to_string(i);
-      const auto entry = slow("packages/e" + std::to_string(i));
+      const auto entry = slow("e" + std::to_string(i));
       write(entry + "/" + name + "/__init__.py", "from . import mod\n");
       write(entry + "/" + name + "/mod.py", "value = " + std::to_string(i) + "\n");
       path += (path.empty() ? "" : ":") + entry;
       script += "import " + name + "\n";
     }
-    compile_all(slow("packages"));
+    compile_all(dir_ / "slow");
     write(dir_ / "work/run.py", script + kFiles);
     return path;
   }
@@ -262,8 +258,23 @@ TEST_F(Python, tools_that_install_work_elsewhere_and_are_refused_in_a_tree) {
   EXPECT_THAT(refused.err, HasSubstr("--tree-exclude DIR"));
 }
 
+TEST_F(Python, directories_above_an_environment_stay_writable) {
+  run_checked({kPython, "-m", "venv", "--without-pip", slow("me/job42/env")});
+  // Not on a slow file system, which is read-only here.
+  const Words options = {"--slow", dir_ / "slow"};
+  const auto python = slow("me/job42/env/bin/python");
+  const auto made = run_guided(
+      {python, "-c", "import os; os.makedirs('" + slow("me/job42/results/deep") + "')"}, options);
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(trees(), ::testing::Contains(slow("me/job42/env")));
+  fs::remove_all(slow("me/job42/results"));
+  const auto second =
+      run_guided({python, "-m", "venv", "--without-pip", slow("me/job42/second")}, options);
+  EXPECT_EQ(second.status, 0) << second.err;
+  EXPECT_TRUE(fs::exists(slow("me/job42/second/pyvenv.cfg")));
+}
+
 TEST_F(Python, excluded_directory_is_the_original) {
-  write(slow("other"), "");  // a directory of nothing but trees would be one
   write(slow("lib/thing.py"), "");
   write(slow("lib/data/old"), "text");
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
@@ -282,7 +293,6 @@ TEST_F(Python, excluded_directory_is_the_original) {
 }
 
 TEST_F(Python, working_directory_stays_what_it_is) {
-  write(slow("other"), "");  // a directory of nothing but trees would be one
   write(slow("lib/thing.py"), "");
   write(slow("lib/here/file"), "text");
   // Made where the working directory is another one.
@@ -339,8 +349,146 @@ TEST_F(Python, changed_tree_is_read_again_and_a_change_during_the_run_is_reporte
   EXPECT_EQ(report()["changed_files"], 1U);
 }
 
-TEST_F(Python, without_a_private_mount_there_are_no_trees_and_one_line) {
+TEST_F(Python, run_without_trees_leaves_those_of_another_command) {
+  run_checked({kPython, "-m", "venv", "--without-pip", slow("venv")});
+  run_checked({kPython, "-m", "venv", "--without-pip", slow("other")});
+  write(slow("lib/thing.py"), "");
+  grow_old();
+  const Words pass = {"-c", "pass"};
+  const auto trees_of = [&](Words app, const std::string& cwd, const Words& env,
+                            Words options = {}) {
+    app.insert(app.end(), pass.begin(), pass.end());
+    options.insert(options.end(), {"--slow", dir_ / "slow"});
+    RunOptions where = options_;
+    where.cwd = cwd;
+    where.env.insert(where.env.end(), env.begin(), env.end());
+    const auto ours = run(command(app, options), where);
+    EXPECT_EQ(ours.status, 0);
+    EXPECT_EQ(ours.err, "");
+    return trees();
+  };
+  const auto work = dir_ / "work";
+  const auto on_path = Words{"PYTHONPATH=" + slow("lib")};
+  for (int run = 0; run < 2; ++run) {
+    SCOPED_TRACE(run);
+    EXPECT_TRUE(trees_of({kPython}, work, {}).empty());
+    EXPECT_TRUE(trees_of({kPython, "-I"}, work, on_path).empty());
+    EXPECT_TRUE(trees_of({kPython}, slow("lib"), on_path).empty());
+    EXPECT_TRUE(trees_of({kPython}, work, on_path, {"--via", "direct"}).empty());
+    EXPECT_THAT(trees_of({slow("venv/bin/python3")}, work, {}),
+                ::testing::ElementsAre(slow("venv")));
+    EXPECT_EQ(report()["cached"].get<bool>(), run > 0);
+    EXPECT_THAT(trees_of({slow("other/bin/python3")}, work, {}),
+                ::testing::ElementsAre(slow("other")));
+    EXPECT_EQ(report()["cached"].get<bool>(), run > 0);
+    EXPECT_THAT(trees_of({kPython}, work, on_path), ::testing::ElementsAre(slow("lib")));
+    EXPECT_EQ(report()["cached"].get<bool>(), run > 0);
+    // A working directory elsewhere needs no entry of its own.
+    EXPECT_THAT(trees_of({kPython}, dir_ / "home", on_path), ::testing::ElementsAre(slow("lib")));
+    EXPECT_TRUE(report()["cached"].get<bool>());
+  }
+}
+
+TEST_F(Python, one_rank_of_a_node_looks_for_directories) {
+  options_.env.push_back("PYTHONPATH=" + make_packages(300));
+  grow_old();
+  auto& slow = slow_down();
+  const std::string rank = "OMPI_COMM_WORLD_RANK=";
+  const auto app = to_shell(command({kPython, "-c", "pass"}));
+  (void)run_guided({kPython, "-c", "pass"});
+  auto ours = std::async(std::launch::async, [&] {
+    return run({"/bin/sh", "-c",
+                rank + "0 " + app + "; touch up; while [ ! -e go ]; do sleep 0.01; done; " + rank +
+                    "1 " + app},
+               options_);
+  });
+  EXPECT_TRUE(wait_until(std::chrono::seconds(60), [&] { return fs::exists(dir_ / "work/up"); }));
+  const auto first = slow.counts().total;
+  slow.reset();
+  write(dir_ / "work/go", "");
+  EXPECT_EQ(ours.get().status, 0);
+  EXPECT_FALSE(trees().empty());
+  EXPECT_TRUE(report()["cached"].get<bool>());
+  EXPECT_LE(slow.counts().total, 20U) << "the first one: " << first;
+}
+
+TEST_F(Python, mark_of_a_run_without_gain_ends_where_a_slow_directory_is_new) {
+  const auto version =
+      "lib/python" +
+      run({kPython, "-c", "import sys; print('%d.%d' % sys.version_info[:2], end='')"}).out;
+  const auto packages = version + "/site-packages";
+  for (const char* base : {"base/", "home/.local/"}) write(slow(base + packages + "/thing.py"), "");
+  write(slow("lib/thing.py"), "");
+  run_checked({kPython, "-m", "venv", "--without-pip", dir_ / "work/venv"});
+  grow_old();
+  const auto python = dir_ / "work/venv/bin/python3";
+  const auto told = [&](const std::string& program, const std::string& variable = "A=") {
+    RunOptions where = options_;
+    where.env.push_back(variable);
+    return run({fs_gen_, "--slow", dir_ / "slow", program, "-c", "pass"}, where).err;
+  };
+  for (const auto& program : {kPython, python}) {
+    for (int i = 0; i < 3; ++i) (void)told(program);
+    EXPECT_THAT(told(program), HasSubstr("nothing to gain"));
+  }
+  EXPECT_THAT(told(kPython, "PYTHONUSERBASE=" + slow("base")), HasSubstr("served at " + slow("")));
+  EXPECT_THAT(told(kPython, "HOME=" + slow("home")), HasSubstr("served at " + slow("home/.local")));
+  EXPECT_THAT(told(kPython), HasSubstr("nothing to gain"));
+  write(dir_ / ("work/venv/" + packages + "/new.pth"), slow("lib") + "\n");
+  EXPECT_THAT(told(python), HasSubstr("served at " + slow("lib")));
+}
+
+TEST_F(Python, learning_run_without_trees_notices_what_becomes_one) {
   write(slow("other"), "");  // a directory of nothing but trees would be one
+  write(slow("lib/thing.py"), "");
+  write(slow("lib/set-id"), "");
+  fs::permissions(slow("lib/set-id"), fs::perms(04755));
+  options_.env.push_back("PYTHONPATH=" + slow("lib"));
+  options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "home");  // where look-ups fail
+  grow_old();
+  const Words app = {kPython, "-c", "import _ctypes, _ssl"};
+  const Words slow_option = {"--slow", dir_ / "slow"};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(run_guided(app, slow_option).status, 0);
+    EXPECT_TRUE(trees().empty());
+    EXPECT_EQ(report()["cached"].get<bool>(), i > 0);
+  }
+  fs::remove(slow("lib/set-id"));
+  (void)run_guided(app, slow_option);
+  EXPECT_THAT(trees(), ::testing::ElementsAre(slow("lib")));
+}
+
+// The worst that another run's map could do: its trees over this one's paths.
+TEST_F(Python, map_that_is_published_anew_meanwhile_is_not_mixed_with_the_old_one) {
+  const Words names = {"one", "two"};
+  std::string script;
+  for (const auto& name : names) {
+    write(slow(name + "/who"), name);
+    script += "cat " + slow(name + "/who") + "; ";
+    const auto made =
+        run_guided({"/bin/true"}, {"--out", dir_ / (name + ".map"), "--tree", slow(name)});
+    EXPECT_EQ(made.status, 0) << made.err;
+  }
+  std::atomic<bool> ends = false;
+  auto publisher = std::async(std::launch::async, [&] {
+    for (unsigned i = 0; !ends; ++i) {
+      fs::create_hard_link(dir_ / (names[i % 2] + ".map"), dir_ / "new");
+      fs::rename(dir_ / "new", dir_ / "map");
+      ::usleep(1000);
+    }
+  });
+  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return fs::exists(dir_ / "map"); }));
+  for (int i = 0; i < 30; ++i) {
+    const auto ours = run_guided({"/bin/sh", "-c", script}, {"--map", dir_ / "map"});
+    EXPECT_EQ(ours.out, "onetwo") << ours.err;
+    EXPECT_EQ(ours.status, 0);
+    EXPECT_EQ(trees().size(), 1U);
+  }
+  ends = true;
+  publisher.get();
+}
+
+TEST_F(Python, without_a_private_mount_there_are_no_trees_and_one_line) {
   write(slow("lib/thing.py"), "");
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
   const auto explained = gen({"--slow", dir_ / "slow", "--explain", kPython, "-c", "pass"});
@@ -377,7 +525,7 @@ TEST_F(Python, real_packages_are_the_same) {
     const auto ours = run_guided(app, {"--slow", "/usr/lib"});
     EXPECT_EQ(ours.out, bare.out) << ours.err;
     EXPECT_EQ(ours.status, 0);
-    EXPECT_THAT(trees(), ::testing::Contains("/usr/lib/python3"));
+    EXPECT_THAT(trees(), ::testing::Contains("/usr/lib/python3/dist-packages"));
   }
 }
 
@@ -397,16 +545,16 @@ class PythonOfUsers : public UserWorldFixture, public ::testing::WithParamInterf
 
 const std::string kImport = " /usr/bin/python3 -c 'import json, sys; print(json.__file__)' ";
 
-TEST_P(PythonOfUsers, sixty_four_processes_share_one_mount) {
+TEST_P(PythonOfUsers, sixteen_processes_share_one_mount) {
   const auto ours =
       sh("cd $OUT; FS_GEN=\"$FS_GEN --python /usr/bin/python3\"; $FS_GEN -q /bin/sh -c :; "
-         "for i in $(seq 64); do OMPI_COMM_WORLD_RANK=$i $FS_GEN --json $OUT/%r.json /bin/sh -c "
+         "for i in $(seq 16); do OMPI_COMM_WORLD_RANK=$i $FS_GEN --json $OUT/%r.json /bin/sh -c "
          "\"/usr/bin/python3 -c 'import json, csv; print(json.__file__)'; touch $OUT/up.$i; "
          "while [ ! -e $OUT/go ]; do sleep 0.05; done\" & done; "
-         "while [ $(ls $OUT | grep -c '^up') -lt 64 ]; do sleep 0.05; done; touch $OUT/go; wait");
+         "while [ $(ls $OUT | grep -c '^up') -lt 16 ]; do sleep 0.05; done; touch $OUT/go; wait");
   EXPECT_EQ(ours.err, "");
   unsigned starters = 0;
-  for (int i = 1; i <= 64; ++i)
+  for (int i = 1; i <= 16; ++i)
     starters += !world_->report(std::to_string(i) + ".json")["shared"].get<bool>();
   EXPECT_EQ(starters, 1U);
 }
@@ -430,6 +578,28 @@ TEST_P(PythonOfUsers, what_is_left_out_of_a_tree_is_the_original) {
       << ours.err;
   EXPECT_EQ(world_->report("r.json")["first_refused"], world_->dir() / "out/lib/new");
   (void)sh("chmod 700 $OUT/lib/closed");
+}
+
+TEST_P(PythonOfUsers, report_of_a_shared_mount_names_no_path_of_another_run) {
+  const auto ours =
+      sh("mkdir $OUT/lib; echo one > $OUT/lib/file; $FS_GEN -q --out $OUT/map --tree $OUT/lib sh "
+         "-c :; "
+         "$FS_GEN -q --map $OUT/map --json $OUT/first.json sh -c 'touch $OUT/lib/mine; > $OUT/up; "
+         "while [ ! -e $OUT/go ]; do sleep 0.01; done; cat $OUT/lib/file; > $OUT/up2; "
+         "while [ ! -e $OUT/go2 ]; do sleep 0.01; done' 2> /dev/null & "
+         "while [ ! -e $OUT/up ]; do sleep 0.01; done; echo other > $OUT/lib/file; > $OUT/go; "
+         "while [ ! -e $OUT/up2 ]; do sleep 0.01; done; $FS_GEN --map $OUT/map --json "
+         "$OUT/second.json sh -c 'touch $OUT/lib/other 2> /dev/null; :'; > $OUT/go2; wait");
+  const auto first = world_->report("first.json");
+  EXPECT_EQ(first["changed_files"], 1U);
+  EXPECT_EQ(first["first_refused"], world_->dir() / "out/lib/mine");
+  const auto second = world_->report("second.json");
+  EXPECT_TRUE(second["shared"].get<bool>());
+  EXPECT_EQ(second["writes_refused"], 1U);
+  EXPECT_FALSE(second.contains("first_refused"));
+  EXPECT_EQ(second["changed_files"], 0U);
+  EXPECT_TRUE(second["changed"].empty());
+  EXPECT_THAT(ours.err, HasSubstr("1 writes (EROFS)\n"));
 }
 
 TEST_P(PythonOfUsers, tree_that_cannot_be_placed_does_not_stop_the_run) {

@@ -1,44 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Installed programs print and exit the same with and without fs-gen.
 
-#include <thread>
-
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-struct Program {
-  const char* name;
-  std::vector<std::string> words;
-  const char* wants;  ///< a file; without it the case is skipped
-};
-
-class RealProgram : public FsGenFixture, public ::testing::WithParamInterface<Program> {};
-
-TEST_P(RealProgram, program_prints_and_exits_as_without_fs_gen) {
-  if (!fs::exists(GetParam().wants))
-    HEDDLE_SKIP(std::string(GetParam().wants) + " is not installed");
-  for (int round = 0; round < 2; ++round)  // cold and warm cache of facts
-    same(GetParam().words);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Programs, RealProgram,
-    ::testing::Values(Program{"lammps", {"/usr/bin/lmp", "-h"}, "/usr/bin/lmp"},
-                      Program{
-                          "numpy",
-                          {"/usr/bin/python3", "-c", "import numpy; print(numpy.arange(10).sum())"},
-                          "/usr/lib/python3/dist-packages/numpy"},
-                      Program{"git_status", {"/usr/bin/git", "-C", "/", "status"}, "/usr/bin/git"},
-                      Program{"gdb", {"/usr/bin/gdb", "--version"}, "/usr/bin/gdb"},
-                      Program{"setuid", {"/usr/bin/su", "--version"}, "/usr/bin/su"},
-                      Program{"script", {"/usr/bin/ldd", "--version"}, "/usr/bin/ldd"},
-                      Program{"exit_status", {"/usr/bin/git", "no-such-command"}, "/usr/bin/git"}),
-    [](const auto& program) { return program.param.name; });
 
 class RealPrograms : public FsGenFixture {};
 

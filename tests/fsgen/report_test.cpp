@@ -2,15 +2,10 @@
 // fs-gen's report: counters, reasons, hints and refused options.
 
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Report : public FsGenFixture {};
 

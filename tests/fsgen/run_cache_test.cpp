@@ -1,50 +1,113 @@
 // SPDX-License-Identifier: MIT
 // What fs-gen keeps of a run for the next one, and that it never gives another answer than ld.so.
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <atomic>
 #include <ctime>
-#include <thread>
 
-#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-
+/// Nothing that changed in the last two seconds is cached, so the suite builds all files and waits
+/// once. Each case gets a copy of what cases change, as its directory.
 class RunCache : public FsGenFixture {
  protected:
+  static void SetUpTestSuite() {
+    built_.emplace();
+    const auto copies = testing::UnitTest::GetInstance()->current_test_suite()->test_to_run_count();
+    next_copy_ = 0;
+    build_copied(*built_ / "0");
+    for (int i = 1; i < copies; ++i)
+      fs::copy(*built_ / "0", *built_ / std::to_string(i), fs::copy_options::recursive);
+    build_shared();
+    grow_old();
+  }
+  static void TearDownTestSuite() { built_.reset(); }
   void SetUp() override {
+    fs::rename(*built_ / std::to_string(next_copy_++), dir_.path());
     FsGenFixture::SetUp();
     options_.env.insert(options_.env.end(), {"HEDDLE_SLOW=", "HEDDLE_FAST=/"});
   }
-  /// A program that returns x() of the first libx.so.1 in new, old and LD_LIBRARY_PATH.
-  std::string build_app() {
-    fs::create_directory(dir_ / "new");
-    library("old", "1");
-    const auto app = build_program({dir_ / "app",
-                                    "int x(void); int main(void) { return x(); }",
-                                    {dir_ / "old/libx.so.1", "-Wl,--enable-new-dtags",
-                                     "-Wl,-rpath," + dir_ / "new" + ":" + dir_ / "old"}});
-    grow_old();
-    return app;
+
+  static void build_copied(const std::string& directory) {
+    fs::create_directories(directory + "/new");
+    const Words new_and_old = {"-Wl,--enable-new-dtags,-rpath,$ORIGIN/new:$ORIGIN/old"};
+    library(directory + "/old", "1");
+    build_program({directory + "/app", "int x(void); int main(void) { return x(); }",
+                   Words{directory + "/old/libx.so.1"} + new_and_old});
+    module(directory + "/mod.so", dep(directory + "/old", 3), new_and_old);
+    library(directory + "/levels", "1");
+    for (const std::string level : {"2", "3", "4"})
+      library(directory + "/levels/glibc-hwcaps/x86-64-v" + level, level);
+    build_program({directory + "/levels/app",
+                   "int x(void); int main(void) { return x(); }",
+                   {directory + "/levels/libx.so.1", "-Wl,-rpath,$ORIGIN"}});
   }
-  void library(const std::string& directory, const std::string& answer) {
-    build_library({dir_ / (directory + "/libx.so.1"),
+  static void build_shared() {
+    farm_ = ElfFarm::build(*built_ / "farm", {.libraries = 3});
+    child_ = ElfFarm::build(*built_ / "child", {.libraries = 10});
+    opens_ = ElfFarm::build(*built_ / "opens", {.libraries = 10, .dlopen_roots = true});
+    const auto tls = build_library(
+        {*built_ / "tls/libtls.so",
+         "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\"))) = {5};\n"
+         "int tls(void) { return big[0]; }",
+         {"-Wl,-soname,libtls.so"}});
+    build_program({*built_ / "tls/child",
+                   "int tls(void); int main(void) { return tls(); }",
+                   {tls, "-Wl,-rpath,$ORIGIN/none:$ORIGIN"}});
+    // Opens the modules of its arguments and returns q() of the last.
+    build_program(
+        {*built_ / "open",
+         "#include <dlfcn.h>\n#include <stdio.h>\nint main(int c, char** v) { int i, out = 1;\n"
+         "for (i = 1; i < c; ++i) { void* h = dlopen(v[i], RTLD_NOW); int (*q)(void);\n"
+         "if (!h) { puts(dlerror()); return 1; } q = (int (*)(void))dlsym(h, \"q\");\n"
+         "if (q) out = q(); } return out; }"});
+    for (const std::string name : {"a", "b"}) {
+      module(*built_ / (name + "/mod.so"), dep(*built_ / name, name == "a" ? 3 : 4),
+             {"-Wl,--enable-new-dtags,-rpath,$ORIGIN/none:$ORIGIN"});
+      build_library({*built_ / (name + "/libplug.so"),
+                     "int p(void) { return " + std::to_string(name[0]) + "; }"});
+      // The first directory of the list makes a failed look-up.
+      build_library({*built_ / ("lib" + name + ".so"),
+                     "#include <dlfcn.h>\nint q" + name +
+                         "(void) { void* h = dlopen(\"libplug.so\", RTLD_NOW);\n"
+                         "return h ? ((int (*)(void))dlsym(h, \"p\"))() : 1; }",
+                     {"-Wl,--enable-new-dtags,-rpath," + *built_ / "none" + ":" + *built_ / name}});
+    }
+    build_program({*built_ / "by_library",
+                   "int qa(void), qb(void); int main(int c, char** v) { return v[1][0] == 'a' ? "
+                   "qa() : qb(); }",
+                   {*built_ / "liba.so", *built_ / "libb.so"}});
+    // mid.so has no path of its own, so that ld.so looks into those of what needs it.
+    const auto mid = module(*built_ / "mid.so", *built_ / "a/libdep.so.1",
+                            {"-Wl,-soname," + *built_ / "mid.so"});
+    for (const std::string name : {"plain", "outer_a", "outer_b"}) {
+      Words flags = {"-Wl,--no-as-needed", mid};
+      if (name != "plain")
+        flags.push_back("-Wl,--disable-new-dtags,-rpath," + *built_ / name.substr(6));
+      build_library(
+          {*built_ / (name + ".so"), "extern int q(void); int r(void) { return q(); }", flags});
+    }
+  }
+  static void library(const std::string& directory, const std::string& answer) {
+    build_library({directory + "/libx.so.1",
                    "int x(void) { return " + answer + "; }",
                    {"-Wl,-soname,libx.so.1"}});
   }
-  /// Nothing that changed in the last two seconds is cached.
-  void grow_old() const {
+  /// Its p() returns `answer`.
+  static std::string dep(const std::string& directory, int answer) {
+    return build_library({directory + "/libdep.so.1",
+                          "int p(void) { return " + std::to_string(answer) + "; }",
+                          {"-Wl,-soname,libdep.so.1"}});
+  }
+  /// Its q() returns what `needed` returns.
+  static std::string module(const std::string& path, const std::string& needed,
+                            const Words& flags) {
+    return build_library({path, "int p(void); int q(void) { return p(); }", Words{needed} + flags});
+  }
+  static void grow_old() {
     const auto built = std::time(nullptr);
     EXPECT_TRUE(
         wait_until(std::chrono::seconds(20), [&] { return std::time(nullptr) > built + 3; }));
@@ -66,6 +129,12 @@ class RunCache : public FsGenFixture {
       if (entry.path().filename() != "locks") out.push_back(entry.path());
     return out;
   }
+
+  static inline std::optional<TestDir> built_;
+  static inline int next_copy_ = 0;
+  static inline ElfFarm farm_, child_, opens_;
+  /// Returns x() of the first libx.so.1 in new, old and LD_LIBRARY_PATH.
+  const std::string app_ = dir_ / "app";
 };
 
 TEST_F(RunCache, the_second_run_resolves_nothing_and_mounts_nothing) {
@@ -90,54 +159,48 @@ TEST_F(RunCache, the_second_run_resolves_nothing_and_mounts_nothing) {
 }
 
 TEST_F(RunCache, what_would_change_the_answer_is_noticed) {
-  const auto app = build_app();
-  EXPECT_FALSE(is_cached({app}, 1));
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_FALSE(is_cached({app_}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
   // Another library earlier in the search.
-  library("new", "2");
-  EXPECT_FALSE(is_cached({app}, 2));
+  library(dir_ / "new", "2");
+  EXPECT_FALSE(is_cached({app_}, 2));
   // The same name, another file.
   grow_old();
-  EXPECT_FALSE(is_cached({app}, 2));
-  EXPECT_TRUE(is_cached({app}, 2));
-  library("more", "3");
+  EXPECT_FALSE(is_cached({app_}, 2));
+  EXPECT_TRUE(is_cached({app_}, 2));
+  library(dir_ / "more", "3");
   fs::rename(dir_ / "more/libx.so.1", dir_ / "new/libx.so.1");
-  EXPECT_FALSE(is_cached({app}, 3));
+  EXPECT_FALSE(is_cached({app_}, 3));
   fs::remove(dir_ / "new/libx.so.1");
-  EXPECT_FALSE(is_cached({app}, 1));
+  EXPECT_FALSE(is_cached({app_}, 1));
   // The same program, another search.
-  library("other", "4");
+  library(dir_ / "other", "4");
   options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "other");
-  EXPECT_FALSE(is_cached({app}, 4));
+  EXPECT_FALSE(is_cached({app_}, 4));
   options_.env.back() = "LD_PRELOAD=" + dir_ / "other/libx.so.1";
-  EXPECT_FALSE(is_cached({app}, 4));
+  EXPECT_FALSE(is_cached({app_}, 4));
   options_.env.pop_back();
   fs::remove_all(dir_ / "new");
   fs::create_directory_symlink(dir_ / "other", dir_ / "new");
-  EXPECT_FALSE(is_cached({app}, 4));
+  EXPECT_FALSE(is_cached({app_}, 4));
 }
 
 TEST_F(RunCache, another_file_in_a_searched_directory_changes_nothing) {
-  const auto app = build_app();
-  (void)is_cached({app}, 1);
+  (void)is_cached({app_}, 1);
   write_text_file(dir_ / "new/output", "of the program itself");
-  EXPECT_TRUE(is_cached({app}, 1));
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
 }
 
 TEST_F(RunCache, a_directory_with_another_hwcaps_level_is_noticed) {
-  const auto app = build_app();
-  (void)is_cached({app}, 1);
-  library("old/glibc-hwcaps/x86-64-v2", "2");
-  const auto bare = run({app}, options_);
-  EXPECT_FALSE(is_cached({app}, bare.status));
+  (void)is_cached({app_}, 1);
+  library(dir_ / "old/glibc-hwcaps/x86-64-v2", "2");
+  const auto bare = run({app_}, options_);
+  EXPECT_FALSE(is_cached({app_}, bare.status));
 }
 
 TEST_F(RunCache, the_tunable_of_the_cpus_features_chooses_the_library_as_in_ld_so) {
-  library("old/glibc-hwcaps/x86-64-v2", "2");
-  library("old/glibc-hwcaps/x86-64-v3", "3");
-  library("old/glibc-hwcaps/x86-64-v4", "4");
-  const auto app = build_app();
+  const auto app = dir_ / "levels/app";
   const auto map = dir_ / "a.map";
   ASSERT_EQ(run({staged_program("fs-resolve"), "build", "-o", map, app}, options_).status, 0);
   for (const char* features : {"", "-AVX512F", "-AVX2", "-AVX2_Usable", "-SSSE3", "-POPCNT,-AVX2",
@@ -154,42 +217,40 @@ TEST_F(RunCache, the_tunable_of_the_cpus_features_chooses_the_library_as_in_ld_s
 }
 
 TEST_F(RunCache, damage_and_what_others_may_write_is_not_used) {
-  const auto app = build_app();
-  (void)is_cached({app}, 1);
+  (void)is_cached({app_}, 1);
   ASSERT_EQ(entries().size(), 1U);
   const auto entry = entries()[0];
   const auto whole = value_or_throw(read_file(entry));
   for (const std::size_t cut : {std::size_t{0}, std::size_t{7}, whole.size() / 2}) {
     write_text_file(entry, whole.substr(0, cut), 0600);
-    EXPECT_FALSE(is_cached({app}, 1)) << cut;
+    EXPECT_FALSE(is_cached({app_}, 1)) << cut;
   }
   for (std::size_t at = 0; at < whole.size(); at += whole.size() / 7) {
     auto damaged = whole;
     damaged[at] = static_cast<char>(~damaged[at]);
     write_text_file(entry, damaged, 0600);
-    EXPECT_FALSE(is_cached({app}, 1)) << at;
+    EXPECT_FALSE(is_cached({app_}, 1)) << at;
   }
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
   fs::permissions(runs(), fs::perms(0777));
-  EXPECT_FALSE(is_cached({app}, 1));
+  EXPECT_FALSE(is_cached({app_}, 1));
   fs::permissions(runs(), fs::perms(0700));
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
   if (::geteuid() != 0) return;
   ASSERT_EQ(::chown(runs().c_str(), 1234, 1234), 0);
-  EXPECT_FALSE(is_cached({app}, 1)) << "root opens no other user's";
+  EXPECT_FALSE(is_cached({app_}, 1)) << "root opens no other user's";
   ASSERT_EQ(::chown(runs().c_str(), 0, 0), 0);
   ASSERT_EQ(::chown((dir_ / "cache").c_str(), 1234, 1234), 0);
-  EXPECT_FALSE(is_cached({app}, 1)) << "another user could replace it";
+  EXPECT_FALSE(is_cached({app_}, 1)) << "another user could replace it";
 }
 
 TEST_F(RunCache, no_cache_is_no_reason_not_to_run) {
-  const auto app = build_app();
   for (const char* cache : {"/proc/none", "/dev/null", "/sys"}) {
     options_.env.push_back(std::string("XDG_CACHE_HOME=") + cache);
-    EXPECT_FALSE(is_cached({app}, 1)) << cache;
+    EXPECT_FALSE(is_cached({app_}, 1)) << cache;
     options_.env.pop_back();
   }
-  EXPECT_FALSE(is_cached({app}, 1, {"--no-cache"}));
+  EXPECT_FALSE(is_cached({app_}, 1, {"--no-cache"}));
   EXPECT_EQ(runs(), "");
   EXPECT_EQ(sh("ulimit -f 1; $FS_GEN -q ./app").status, 1);
   if (::geteuid() != 0) return;
@@ -206,62 +267,48 @@ TEST_F(RunCache, no_cache_is_no_reason_not_to_run) {
 }
 
 TEST_F(RunCache, of_64_at_once_each_has_the_right_answer) {
-  const auto app = build_app();
   std::vector<std::thread> all;
   std::atomic<int> good{0};
   for (int i = 0; i < 64; ++i)
-    all.emplace_back([&] { good += run({fs_gen_, "-q", app}, options_).status == 1; });
+    all.emplace_back([&] { good += run({fs_gen_, "-q", app_}, options_).status == 1; });
   for (auto& one : all) one.join();
   EXPECT_EQ(good, 64);
   EXPECT_EQ(entries().size(), 1U);
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
 }
 
 TEST_F(RunCache, show_names_the_programs_and_clear_forgets_them) {
-  const auto app = build_app();
-  (void)is_cached({app}, 1);
+  (void)is_cached({app_}, 1);
   const auto shown = gen({"cache", "show"});
-  EXPECT_THAT(shown.out, HasSubstr(app + "  1 programs"));
+  EXPECT_THAT(shown.out, HasSubstr(app_ + "  1 programs"));
   EXPECT_THAT(shown.out, HasSubstr("direct, valid\n"));
   EXPECT_EQ(gen({"cache", "clear"}).status, 0);
   EXPECT_TRUE(entries().empty());
-  EXPECT_FALSE(is_cached({app}, 1));
+  EXPECT_FALSE(is_cached({app_}, 1));
 }
 
 TEST_F(RunCache, what_a_run_loads_and_executes_is_guided_in_the_next) {
-  const auto child = ElfFarm::build(dir_ / "child", {.libraries = 10});
-  const auto opens = ElfFarm::build(dir_ / "opens", {.libraries = 10, .dlopen_roots = true});
   const auto script = write_text_file(
-      dir_ / "script", "#!/bin/sh\n" + child.program + "\n" + opens.program + "\n", 0755);
-  grow_old();
+      dir_ / "script", "#!/bin/sh\n" + child_.program + "\n" + opens_.program + "\n", 0755);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(run_guided({script}, {"--no-learn"}).out, child.output + opens.output);
+    EXPECT_EQ(run_guided({script}, {"--no-learn"}).out, child_.output + opens_.output);
     EXPECT_EQ(report()["guided_processes"], 1) << "the shell";
   }
-  EXPECT_EQ(run_guided({script}).out, child.output + opens.output);
+  EXPECT_EQ(run_guided({script}).out, child_.output + opens_.output);
   EXPECT_EQ(report()["guided_processes"], 1) << "it learns for the next";
-  EXPECT_EQ(run_guided({script}).out, child.output + opens.output);
+  EXPECT_EQ(run_guided({script}).out, child_.output + opens_.output);
   EXPECT_EQ(report()["guided_processes"], 3);
   EXPECT_EQ(report()["unguided_processes"], 0);
   EXPECT_EQ(report()["probes_with"], 0);
   // A program that is rebuilt is found anew.
-  fs::remove(child.libraries[3]);
+  fs::remove(child_.libraries[3]);
   EXPECT_EQ(run_guided({script}).status, 0);
-  EXPECT_THAT(run_guided({script}).err, HasSubstr(child.sonames[3]));
+  EXPECT_THAT(run_guided({script}).err, HasSubstr(child_.sonames[3]));
 }
 
 TEST_F(RunCache, a_child_with_much_tls_is_guided_in_the_next_run) {
-  const auto lib = build_library(
-      {dir_ / "t/libtls.so",
-       "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\"))) = {5};\n"
-       "int tls(void) { return big[0]; }",
-       {"-Wl,-soname,libtls.so"}});
-  build_program({dir_ / "child",
-                 "int tls(void); int main(void) { return tls(); }",
-                 {lib, "-Wl,-rpath," + (dir_ / "new") + ":" + (dir_ / "t")}});
-  grow_old();
   // Its name is made up at run time, so that no argument gives it away.
-  const Words words = {"/bin/sh", "-c", "d=" + dir_.path() + "; $d/chil''d; exit $?"};
+  const Words words = {"/bin/sh", "-c", "d=" + *built_ / "tls" + "; $d/chil''d; exit $?"};
   EXPECT_EQ(run_guided(words).status, 5);
   EXPECT_EQ(report()["unguided_processes"], 1U);
   EXPECT_EQ(run_guided(words).status, 5);
@@ -286,10 +333,8 @@ TEST_F(RunCache, a_command_that_gains_nothing_runs_without_heddle_the_next_time)
   EXPECT_THAT(gen({"/bin/sh", "-c", words[2], "sh", "1"}).err, HasSubstr("runs without heddle"));
   EXPECT_EQ(gen({"-q", "/bin/sh", "-c", "kill -9 $$"}).status, 128 + 9);
   // What has look-ups to save stays guided.
-  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 3});
-  grow_old();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(gen({"-q", farm.program}).out, farm.output);
-  EXPECT_EQ(run_guided({farm.program}).out, farm.output);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(gen({"-q", farm_.program}).out, farm_.output);
+  EXPECT_EQ(run_guided({farm_.program}).out, farm_.output);
   EXPECT_TRUE(report()["guided"].get<bool>());
 }
 
@@ -303,24 +348,23 @@ TEST_F(RunCache, heddle_off_changes_nothing_of_a_program) {
 }
 
 TEST_F(RunCache, slow_files_are_mounted_and_explain_says_why) {
-  const auto app = build_app();
-  const auto fast = gen({"--explain", app});
+  const auto fast = gen({"--explain", app_});
   EXPECT_EQ(fast.status, 0) << fast.err;
   EXPECT_THAT(fast.out, HasSubstr("--fast /"));
   EXPECT_THAT(fast.out, HasSubstr("mount: no"));
   const Words slow{"--slow", dir_ / "old"};
-  const auto told = gen({"--explain", slow[0], slow[1], app});
+  const auto told = gen({"--explain", slow[0], slow[1], app_});
   EXPECT_THAT(told.out, HasSubstr("slow: --slow " + dir_ / "old"));
   EXPECT_THAT(told.out, HasSubstr("mount: yes"));
   for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(is_cached({app}, 1, slow)) << "--explain has resolved it";
+    EXPECT_TRUE(is_cached({app_}, 1, slow)) << "--explain has resolved it";
     EXPECT_NE(report()["via"], "none");
     if (::access("/dev/fuse", R_OK | W_OK) == 0) {
       EXPECT_NE(report()["via"], "direct");
     }
   }
-  library("new", "2");
-  EXPECT_FALSE(is_cached({app}, 2, slow));
+  library(dir_ / "new", "2");
+  EXPECT_FALSE(is_cached({app_}, 2, slow));
 }
 
 TEST_F(RunCache, a_tracer_does_not_make_files_slow) {
@@ -334,10 +378,9 @@ TEST_F(RunCache, a_tracer_does_not_make_files_slow) {
 }
 
 TEST_F(RunCache, one_rank_of_a_job_checks_slow_files_for_all_on_the_node) {
-  const auto app = build_app();
   const Words slow{"--slow", dir_ / "old"};
-  (void)is_cached({app}, 1, slow);
-  ASSERT_TRUE(is_cached({app}, 1, slow));
+  (void)is_cached({app_}, 1, slow);
+  ASSERT_TRUE(is_cached({app_}, 1, slow));
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
   for (const char* rank : {"SLURM_PROCID", "NO_RANK"}) {
     const auto ours =
@@ -354,22 +397,8 @@ TEST_F(RunCache, one_rank_of_a_job_checks_slow_files_for_all_on_the_node) {
 }
 
 TEST_F(RunCache, what_two_callers_ask_for_stays_apart) {
-  // The first directory of each list makes a failed look-up.
-  for (const std::string name : {"a", "b"}) {
-    build_library(
-        {dir_ / (name + "/libplug.so"), "int p(void) { return " + std::to_string(name[0]) + "; }"});
-    build_library({dir_ / ("lib" + name + ".so"),
-                   "#include <dlfcn.h>\nint q" + name +
-                       "(void) { void* h = dlopen(\"libplug.so\", RTLD_NOW);\n"
-                       "return h ? ((int (*)(void))dlsym(h, \"p\"))() : 1; }",
-                   {"-Wl,--enable-new-dtags,-rpath," + dir_ / "none" + ":" + dir_ / name}});
-  }
-  const auto by_library = build_program(
-      {dir_ / "by_library",
-       "int qa(void), qb(void); int main(int c, char** v) { return v[1][0] == 'a' ? qa() : qb(); }",
-       {dir_ / "liba.so", dir_ / "libb.so"}});
-  grow_old();
-  for (const Words& slow : {Words(), Words{"--slow", dir_.path()}}) {
+  const auto by_library = *built_ / "by_library";
+  for (const Words& slow : {Words(), Words{"--slow", built_->path()}}) {
     for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided({by_library, "a"}, slow).status, 'a');
     EXPECT_EQ(report()["probes_with"], 0U);
     for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided({by_library, "b"}, slow).status, 'b');
@@ -379,109 +408,65 @@ TEST_F(RunCache, what_two_callers_ask_for_stays_apart) {
   }
 }
 
-/// A program that opens the modules of its arguments and returns q() of the last.
 class LearnedModules : public RunCache {
  protected:
-  std::string program() {
-    return build_program(
-        {dir_ / "app",
-         "#include <dlfcn.h>\n#include <stdio.h>\nint main(int c, char** v) { int i, out = 1;\n"
-         "for (i = 1; i < c; ++i) { void* h = dlopen(v[i], RTLD_NOW); int (*q)(void);\n"
-         "if (!h) { puts(dlerror()); return 1; } q = (int (*)(void))dlsym(h, \"q\");\n"
-         "if (q) out = q(); } return out; }"});
-  }
-  /// Returns `answer` by libdep.so.1.
-  std::string dep(const std::string& directory, int answer) {
-    return build_library({dir_ / (directory + "/libdep.so.1"),
-                          "int p(void) { return " + std::to_string(answer) + "; }",
-                          {"-Wl,-soname,libdep.so.1"}});
-  }
-  /// Returns what `needed` returns.
-  std::string module(const std::string& name, const std::string& needed, const Words& flags) {
-    Words all = {needed};
-    all.insert(all.end(), flags.begin(), flags.end());
-    return build_library({dir_ / name, "int p(void); int q(void) { return p(); }", all});
-  }
   int learned(const Words& words) {
     int status = 0;
     for (int i = 0; i < 3; ++i) status = run_guided(words).status;
     return status;
   }
+
+  const std::string open_ = *built_ / "open";
 };
 
 TEST_F(LearnedModules, each_gets_the_library_beside_it) {
-  const Words flags = {"-Wl,--enable-new-dtags,-rpath,$ORIGIN/none:$ORIGIN"};
-  const auto a = module("a/mod.so", dep("a", 3), flags);
-  const auto b = module("b/mod.so", dep("b", 4), flags);
-  const auto app = program();
-  grow_old();
-  EXPECT_EQ(learned({app, a}), 3);
+  const auto a = *built_ / "a/mod.so", b = *built_ / "b/mod.so";
+  EXPECT_EQ(learned({open_, a}), 3);
   EXPECT_EQ(report()["probes_with"], 0U) << "it is guided";
-  EXPECT_EQ(learned({app, b}), 4);
+  EXPECT_EQ(learned({open_, b}), 4);
   EXPECT_EQ(report()["probes_with"], 0U);
-  EXPECT_EQ(learned({app, a}), 3);
-  options_.env.push_back("HEDDLE_SLOW=" + dir_.path());
-  EXPECT_EQ(learned({app, a}), 3);
-  EXPECT_EQ(learned({app, b}), 4);
-  EXPECT_EQ(learned({app, a}), 3);
+  EXPECT_EQ(learned({open_, a}), 3);
+  options_.env.push_back("HEDDLE_SLOW=" + built_->path());
+  EXPECT_EQ(learned({open_, a}), 3);
+  EXPECT_EQ(learned({open_, b}), 4);
+  EXPECT_EQ(learned({open_, a}), 3);
 }
 
 TEST_F(LearnedModules, a_new_file_earlier_in_the_search_is_found) {
-  fs::create_directory(dir_ / "new");
-  const auto mod = module("mod.so", dep("old", 3),
-                          {"-Wl,--enable-new-dtags,-rpath," + dir_ / "new" + ":" + dir_ / "old"});
-  const auto app = program();
-  grow_old();
-  EXPECT_EQ(learned({app, mod}), 3);
+  const auto mod = dir_ / "mod.so";
+  EXPECT_EQ(learned({open_, mod}), 3);
   EXPECT_EQ(report()["probes_with"], 0U) << "it is guided";
-  dep("new", 4);
-  EXPECT_EQ(run_guided({app, mod}).status, 4);
+  dep(dir_ / "new", 4);
+  EXPECT_EQ(run_guided({open_, mod}).status, 4);
 }
 
 TEST_F(LearnedModules, an_rpath_of_what_loaded_the_caller_counts) {
-  // mid.so has no path of its own, so that ld.so looks into those of what needs it.
-  const auto mid = module("mid.so", dep("a", 3), {"-Wl,-soname," + dir_ / "mid.so"});
-  dep("b", 4);
-  const auto outer = [&](const std::string& name, const Words& flags) {
-    Words all = {"-Wl,--no-as-needed", mid};
-    all.insert(all.end(), flags.begin(), flags.end());
-    return build_library({dir_ / name, "extern int q(void); int r(void) { return q(); }", all});
-  };
-  const auto plain = outer("plain.so", {});
-  const auto a = outer("outer_a.so", {"-Wl,--disable-new-dtags,-rpath," + dir_ / "a"});
-  const auto b = outer("outer_b.so", {"-Wl,--disable-new-dtags,-rpath," + dir_ / "b"});
-  const auto app = program();
-  grow_old();
+  const auto mid = *built_ / "mid.so", plain = *built_ / "plain.so", a = *built_ / "outer_a.so",
+             b = *built_ / "outer_b.so";
   for (const bool has_path : {false, true}) {
-    if (has_path) options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "none" + ":" + dir_ / "a");
+    if (has_path)
+      options_.env.push_back("LD_LIBRARY_PATH=" + *built_ / "none" + ":" + *built_ / "a");
     for (const auto& first : {plain, a, b}) {
       EXPECT_EQ(gen({"cache", "clear"}).status, 0);
-      (void)learned({app, first, mid});
+      (void)learned({open_, first, mid});
       for (const auto& then : {plain, a, b}) {
-        const auto bare = run({app, then, mid}, options_).status;
-        EXPECT_EQ(learned({app, then, mid}), bare) << has_path << first << then;
+        const auto bare = run({open_, then, mid}, options_).status;
+        EXPECT_EQ(learned({open_, then, mid}), bare) << has_path << first << then;
       }
     }
   }
 }
 
 TEST_F(LearnedModules, another_library_path_of_a_child_counts) {
-  const auto mod = module("mod.so", dep("old", 3),
-                          {"-Wl,--enable-new-dtags,-rpath," + dir_ / "none" + ":" + dir_ / "old"});
-  dep("new", 4);
-  const auto app = program();
-  grow_old();
-  const std::string run_it = app + " " + mod + "; echo $?; ";
-  const Words words = {"/bin/sh", "-c", run_it + "LD_LIBRARY_PATH=" + dir_ / "new" + " " + run_it};
+  const std::string run_it = open_ + " " + dir_ / "mod.so" + "; echo $?; ";
+  const Words words = {"/bin/sh", "-c", run_it + "LD_LIBRARY_PATH=" + *built_ / "b" + " " + run_it};
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided(words).out, "3\n4\n") << i;
 }
 
 TEST_F(LearnedModules, what_is_gone_or_new_is_not_resolved_again) {
-  const auto app = build_app();
-  grow_old();
   const Words words = {
       "/bin/sh", "-c",
-      app + "; cp " + app + " $0/one; $0/one; rm $0/one; cp " + app + " $0/two; $0/two; exit 0",
+      app_ + "; cp " + app_ + " $0/one; $0/one; rm $0/one; cp " + app_ + " $0/two; $0/two; exit 0",
       dir_ / "tmp2"};
   fs::create_directory(dir_ / "tmp2");
   (void)learned(words);
@@ -498,11 +483,10 @@ TEST_F(LearnedModules, what_is_gone_or_new_is_not_resolved_again) {
 
 TEST_F(RunCache, a_rank_does_not_trust_its_own_mark) {
   // In an sbatch script each command has the rank 0.
-  const auto app = build_app();
   const Words slow{"--slow", dir_ / "old"};
-  (void)is_cached({app}, 1, slow);
-  ASSERT_TRUE(is_cached({app}, 1, slow));
-  library("two", "2");
+  (void)is_cached({app_}, 1, slow);
+  ASSERT_TRUE(is_cached({app_}, 1, slow));
+  library(dir_ / "two", "2");
   const auto ours =
       sh("export SLURM_PROCID=0; a() { $FS_GEN -q --slow $DIR/old ./app; echo $?; }; a; a; "
          "cp two/libx.so.1 new/; a; rm new/libx.so.1; a");
@@ -510,9 +494,8 @@ TEST_F(RunCache, a_rank_does_not_trust_its_own_mark) {
 }
 
 TEST_F(RunCache, a_full_cache_keeps_what_an_app_may_be_running_with) {
-  const auto app = build_app();
-  (void)is_cached({app}, 1);
-  ASSERT_TRUE(is_cached({app}, 1));
+  (void)is_cached({app_}, 1);
+  ASSERT_TRUE(is_cached({app_}, 1));
   const auto others = [&] {
     std::size_t count = 0;
     for (const auto& entry : entries()) count += entry.find("/other") != entry.npos;
@@ -523,23 +506,22 @@ TEST_F(RunCache, a_full_cache_keeps_what_an_app_may_be_running_with) {
     write_text_file(runs() + "/other" + std::to_string(i % 20), "", 0600);
   }
   EXPECT_EQ(gen({"-q", "/bin/true"}).status, 0);
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
   EXPECT_LT(entries().size(), 100U);
   EXPECT_EQ(others(), 20U);
   for (int i = 0; i < 1100; ++i) write_text_file(runs() + "/other" + std::to_string(i), "", 0600);
   EXPECT_EQ(gen({"-q", "/bin/true", "x"}).status, 0);
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
   EXPECT_EQ(others(), 1100U);
   const timespec times[2] = {{1, 0}, {1, 0}};
   for (int i = 5; i < 1100; ++i)
     ASSERT_EQ(::utimensat(AT_FDCWD, (runs() + "/other" + std::to_string(i)).c_str(), times, 0), 0);
   EXPECT_EQ(gen({"-q", "/bin/true", "y"}).status, 0);
-  EXPECT_TRUE(is_cached({app}, 1));
+  EXPECT_TRUE(is_cached({app_}, 1));
   EXPECT_EQ(others(), 5U);
 }
 
 TEST_F(RunCache, a_relative_slow_directory_is_one_of_the_working_directory) {
-  const auto app = build_app();
   fs::create_directory(dir_ / "elsewhere");
   const auto ours =
       sh("for d in . elsewhere; do cd $DIR/$d; $FS_GEN --explain --slow old $DIR/app; "

@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
-#include "tests/support/run.hpp"
+#include "tests/support/prelude.hpp"
 #include "tests/support/strace.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 
@@ -21,7 +13,7 @@ namespace heddle::test {
 /// the case.
 class FsGenFixture : public ::testing::Test {
  protected:
-  using Words = std::vector<std::string>;
+  using Words = Strings;
   void SetUp() override {
     fs_gen_ = staged_program("fs-gen");
     if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");

@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "tests/fsgen/user_world.hpp"
 
-#include <sys/stat.h>
-
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/fd.hpp"
-
 namespace heddle::test {
-
-namespace fs = std::filesystem;
 
 namespace {
 

@@ -146,7 +146,7 @@ int replay(const std::string& corpus) {
   for (const auto& input : inputs) run_copy(input);
 
   const char* text = std::getenv("HEDDLE_TEST_SECONDS");
-  const std::chrono::duration<double> limit(text ? std::atof(text) : 2.0);
+  const std::chrono::duration<double> limit(text ? std::atof(text) : 0.5);
   std::random_device device;
   std::mt19937_64 random(device());
   std::size_t tried = 0;

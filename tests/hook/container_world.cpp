@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "tests/hook/container_world.hpp"
 
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <map>
 #include <set>
-#include <sstream>
 
-#include "base/fd.hpp"
 #include "base/mounts.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 
-using namespace std::literals;
-namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kApp = R"(

@@ -18,8 +18,6 @@ using hook::ImageQuestion;
 using hook::new_overlay;
 using hook::prune_decisions;
 
-using ::testing::EndsWith;
-
 class PruneDecisions : public ::testing::Test {
  protected:
   static std::string key(char letter) { return std::string(64, letter); }
@@ -138,44 +136,6 @@ class ImageContentsTest : public ::testing::Test {
   TestDir dir_;
   Fd root_ = value_or_throw(open_file(dir_.path(), O_PATH | O_DIRECTORY));
 };
-
-TEST_F(ImageContentsTest, contents_are_bytes_and_not_times) {
-  write("a", "one");
-  const auto before = of("/a");
-  const timespec times[2] = {{1, 0}, {1, 0}};
-  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "a").c_str(), times, 0), 0);
-  EXPECT_EQ(of("/a"), before);
-  write("a", "two");
-  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "a").c_str(), times, 0), 0);
-  EXPECT_NE(of("/a"), before);
-}
-
-TEST_F(ImageContentsTest, copies_of_an_image_have_equal_contents) {
-  const TestDir other;
-  write("etc/a", "text");
-  write_text_file(other / "etc/a", "text");
-  const auto there = value_or_throw(open_file(other.path(), O_PATH | O_DIRECTORY));
-  for (const char* path : {"/etc/a", "/etc", "/etc/", "/none", "/etc/a/b"})
-    EXPECT_EQ(of(path), ImageContents(there).of({path}));
-}
-
-TEST_F(ImageContentsTest, contents_include_missing_files_and_link_targets) {
-  EXPECT_EQ(of("/a"), "/a\t-\n");
-  write("x/file", "text");
-  write("y/file", "text");
-  fs::create_symlink("/x/file", dir_ / "a");
-  const auto to_x = of("/a");
-  EXPECT_THAT(to_x, HasSubstr("\t/x/file\t"));
-  fs::remove(dir_ / "a");
-  fs::create_symlink("/y/file", dir_ / "a");
-  EXPECT_NE(of("/a"), to_x) << "a bind mount would be at the other path";
-  EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
-  const auto names = of("/x/");
-  write("x/other", "");
-  EXPECT_NE(of("/x/"), names);
-  EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
-  EXPECT_EQ(of("/x/file/"), "/x/file/\t-\n");
-}
 
 /// The image chooses the paths; reading the kernel's log would take it from others or block
 /// forever.

@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/hook/hook_troubles.hpp"
-
-#include <sys/stat.h>
-
-#include <filesystem>
-
-#include "tests/support/build_elf.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
-
-namespace fs = std::filesystem;
 
 const std::vector<HookTrouble>& hook_troubles() {
   static const std::vector<HookTrouble> kTroubles = {
@@ -19,6 +12,8 @@ const std::vector<HookTrouble>& hook_troubles() {
        [](ContainerWorld& w, Json&) {
          w.answer_text("", 3, "fs-resolve: libx.so: cannot read: damaged\nhint: look\n");
        }},
+      {"an incompatible program", "the reason",
+       [](ContainerWorld& w, Json&) { w.answer_incompatible("the reason", "the remedy"); }},
       {"too much", "too much",
        [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},
       {"a target that is not there", "/usr/lib/none.so: cannot open it in the container",

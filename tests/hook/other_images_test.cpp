@@ -132,7 +132,7 @@ TEST_P(OtherImage, image_with_a_library_store_is_swapped) {
   expect_swapped(solver);
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, OtherImage, ::testing::Values("runc", "crun"), kParameterName);
+INSTANTIATE_TEST_SUITE_P(Oci, OtherImage, ::testing::Values("crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -88,15 +88,6 @@ TEST_P(PodmanOfAUser, containers_of_a_user_share_one_mount) {
   expect_nothing_left();
 }
 
-TEST_P(Podman, incompatible_program_is_refused_with_the_reason) {
-  world_->answer_incompatible();
-  const auto ran = run_image(kAnnotation, {"/bin/app"});
-  EXPECT_NE(ran.status, 0);
-  EXPECT_EQ(ran.out, "");
-  EXPECT_THAT(log(), HasSubstr("error: the reason"));
-  expect_nothing_left();
-}
-
 TEST_P(PodmanOfRoot, cdi_device_enables_the_swap) {
   const auto ran = run_image({"--device", "heddle/mpi=host"}, {"/bin/app"}, cdi_setup());
   EXPECT_EQ(ran.out, "host\n") << ran.err << log();

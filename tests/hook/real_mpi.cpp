@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tests/hook/real_mpi.hpp"
 
-#include <cstdlib>
-
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/oci_config.hpp"
@@ -17,9 +15,6 @@ constexpr const char* kHello = R"(
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#ifdef ODD
-extern int MPI_Not_on_any_host(void);
-#endif
 static void print_maps(void) {
   char line[4096];
   FILE* maps = fopen("/proc/self/maps", "r");
@@ -37,9 +32,6 @@ int main(int argc, char** argv) {
   mine = rank + 1;
   MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   printf("%d of %d, sum %d, glibc %s, %s\n", rank, size, sum, gnu_get_libc_version(), version);
-#ifdef ODD
-  MPI_Not_on_any_host();
-#endif
   if (argc > 1) print_maps();
   fflush(stdout);
   if (argc > 2) pause();

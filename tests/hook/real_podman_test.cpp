@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // As real_mpi_test.cpp with podman: each rank of this machine's mpiexec is a `podman run` with the
-// hook file that fs-hook writes. Also with a user's podman, and with a user's runtime alone.
+// hook file that fs-hook writes. Also with a user's podman.
 
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
@@ -118,53 +118,6 @@ INSTANTIATE_TEST_SUITE_P(Oci, RealPodmanOfAUser, ::testing::Values("runc", "crun
 
 INSTANTIATE_TEST_SUITE_P(Debian, RealPodman, ::testing::Values("bullseye", "bookworm", "trixie"),
                          kParameterName);
-
-/// A user's runtime without podman; fs-resolve and fs-mount run as the user.
-class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
- protected:
-  void SetUp() override {
-    prepare(GetParam(), "bookworm");
-    if (IsSkipped() || HasFatalFailure()) return;
-    ::chmod(dir_.path().c_str(), 0755);
-    for (const char* directory : {"image", "user"}) fs::create_directory(dir_ / directory);
-    // A user cannot reach the root file system in its place, so it is bound to "image".
-    copy_mpi("app/mpi");
-    compile("solver", "-Wl,-rpath,/mnt/mpi");
-    ASSERT_EQ(::chown((dir_ / "user").c_str(), kUser, kUser), 0);
-  }
-  Json users_config(const Strings& args) const {
-    auto out = config(args);
-    out["root"]["path"] = dir_ / "image";
-    out["process"]["env"].erase(0);
-    auto hook = out["hooks"]["createRuntime"][0];
-    hook["args"] = {"fs-hook",           "oci",   "--stage",         "createContainer", "--cache",
-                    dir_ / "user/cache", "--log", dir_ / "user/log", "--always"};
-    out["hooks"] = {{"createContainer", {hook}}};
-    add_user_namespace(out, kUser);
-    return out;
-  }
-  RunResult start_as_user(const Json& config) const {
-    write_text_file(dir_ / "bundle/config.json", config.dump());
-    return run(session_command({dir_ / "user", dir_ / "user", kUser, "open",
-                                "mount --bind '" + rootfs_ + "' '" + (dir_ / "image") + "'"}) +
-               Strings{GetParam(), "--root", dir_ / "user/state"} +
-               (GetParam() == "crun"s ? Strings{"--cgroup-manager", "disabled"} : Strings()) +
-               Strings{"run", "--bundle", dir_ / "bundle", "heddle-real-user"});
-  }
-  std::string log() const { return read_file(dir_ / "user/log").value_or(""); }
-};
-
-TEST_P(RealUser, host_mpi_replaces_the_images) {
-  const auto ran = start_as_user(users_config({"/mnt/solver", "maps"}));
-  EXPECT_EQ(ran.status, 0) << ran.err << log();
-  EXPECT_THAT(ran.out,
-              AllOf(HasSubstr("0 of 1, sum 1, glibc 2.36"), HasSubstr("/mnt/mpi/libmpich.so.12")))
-      << ran.err;
-  EXPECT_THAT(log(), HasSubstr("swapped: "));
-  EXPECT_EQ(changed_files(), "");
-}
-
-INSTANTIATE_TEST_SUITE_P(Oci, RealUser, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -3,8 +3,6 @@
 // What containers share: with fs-mount --node one mount per map, which outlives the service; and
 // one decision for all containers of one image that start at once.
 
-#include <fstream>
-
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
@@ -214,7 +212,7 @@ TEST_P(SharedDecision, refusal_reaches_waiting_containers_and_no_later_one) {
   EXPECT_EQ(start_app().out, "host\n");
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, SharedDecision, ::testing::Values("runc", "crun"), kParameterName);
+INSTANTIATE_TEST_SUITE_P(Oci, SharedDecision, ::testing::Values("crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

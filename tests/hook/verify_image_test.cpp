@@ -249,18 +249,5 @@ INSTANTIATE_TEST_SUITE_P(User, VerifyImage, ::testing::Values(0U, 1500U), [](con
   return each.param == 0 ? std::string("root") : std::string("user");
 });
 
-TEST(LoaderList, ld_so_output_is_parsed) {
-  const auto list = parse_loader_list(
-      "\tlinux-vdso.so.1 (0x00007ffd)\n"
-      "\tliba b.so.1 => /lib/x (0x2)/liba b.so.1 (0x00007f)\n"
-      "\tlibgone.so => not found\n"
-      "\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n\n \nstatically linked\n");
-  ASSERT_EQ(list.libraries.size(), 2U);
-  EXPECT_EQ(list.libraries[0].name, "liba b.so.1");
-  EXPECT_EQ(list.libraries[0].path, "/lib/x (0x2)/liba b.so.1");
-  EXPECT_EQ(list.libraries[1].path, kLoader);
-  EXPECT_EQ(list.missing, Strings{"libgone.so"});
-}
-
 }  // namespace
 }  // namespace heddle::test

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: MIT
 // fs-resolve mpi on this machine's Open MPI and MPICH, and on fake libraries.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "resolver/mpi/mpi_family.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
@@ -18,7 +12,6 @@ namespace {
 using Json = nlohmann::json;
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// A library with the exports and strings that identify an MPI family.
 std::string make_mpi(const std::string& path, const std::string& soname, const std::string& more) {

@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: MIT
 // fs-resolve mpi on Debian 13's Open MPI 5, inside its root file system and from outside.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using ::testing::Contains;
-using ::testing::HasSubstr;
 
 /// $1 the root file system, $2 the stage, $3 a work directory, $4 the commands, run in the tree in
 /// a new mount namespace. heddle's programs run on the tree's glibc, with copies of this machine's

@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/file_work.hpp"
 
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <filesystem>
-
 #include "fuseovl/session/shared.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-using namespace std::chrono_literals;
 
 std::string_view path_of(std::size_t) { return "/x"; }
 

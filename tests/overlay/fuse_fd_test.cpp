@@ -1,35 +1,22 @@
 // SPDX-License-Identifier: MIT
 // fs-mount --fuse-fd: the daemon serves a mount of another namespace.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/child.hpp"
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "tests/overlay/overlay_support.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 
 /// A child in a mount namespace with a heddle mount that only it sees, until end(). It warms the
 /// mount before its first read.

@@ -1,30 +1,15 @@
 // SPDX-License-Identifier: MIT
 // An unresponsive file system blocks only requests for its own files.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <atomic>
-#include <filesystem>
-#include <functional>
-#include <thread>
 
-#include "base/fd.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
+#include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
-
-using namespace std::chrono_literals;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 class Hang : public ::testing::Test {
  protected:
@@ -97,14 +82,41 @@ TEST_F(Hang, hung_file_system_blocks_only_its_own_files_until_the_timeout) {
 }
 
 TEST_F(Hang, short_hang_delays_reads_and_fails_none) {
-  mount("60");
-  origin_->hang_reads();
+  for (const char* timeout : {"60", "0"}) {
+    mount(timeout);
+    origin_->hang_reads();
+    std::atomic<int> right = 0;
+    auto readers = read_far([&](auto& got) { right += got && *got == far_; });
+    expect_others_served();
+    origin_->answer();
+    readers.clear();
+    EXPECT_EQ(right, 12) << timeout;
+  }
+}
+
+TEST_F(Hang, slow_file_system_does_not_time_out) {
+  // Reads that take together longer than the timeout, and each far shorter.
+  MapMaker maker;
+  for (int i = 0; i < 100; ++i) {
+    const auto name = "slow" + std::to_string(i);
+    maker.add_name("v", name, write_text_file(dir_ / ("near/" + name), near_));
+  }
+  maker.write(dir_ / "map");
+  const SlowMount slow(dir_ / "near", dir_ / "near", dir_ / "counts", {.delay_us = 60'000});
+  mount("0.5");
+  const auto begin = std::chrono::steady_clock::now();
   std::atomic<int> right = 0;
-  auto readers = read_far([&](auto& got) { right += got && *got == far_; });
-  expect_others_served();
-  origin_->answer();
-  readers.clear();
-  EXPECT_EQ(right, 12);
+  {
+    std::vector<std::jthread> readers;
+    for (int i = 0; i < 100; ++i)
+      readers.emplace_back([&, i] {
+        const auto got = read("slow" + std::to_string(i));
+        right += got && *got == near_;
+      });
+  }
+  EXPECT_EQ(right, 100) << log();
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, 500ms);
+  mount_.reset();
 }
 
 TEST_F(Hang, hung_getattr_blocks_only_its_own_files) {
@@ -279,15 +291,18 @@ TEST_F(Hang, hung_current_map_fails_only_its_own_reload) {
 }
 
 TEST_F(Hang, second_signal_ends_a_daemon_with_blocked_readers) {
-  mount("60");
-  origin_->hang_reads();
-  std::jthread reader([&] { EXPECT_FALSE(read("far7")); });
-  ASSERT_TRUE(wait_until(5s, [&] { return origin_->held() > 0; }));
-  ::kill(mount_->pid(), SIGTERM);
-  EXPECT_TRUE(wait_until(5s, [&] { return mounts_with(" " + mount_->path() + " ") == 0; }));
-  ::kill(mount_->pid(), SIGTERM);
-  EXPECT_TRUE(wait_until(5s, [&] { return !is_running(mount_->pid()); }));
-  origin_->answer();
+  for (const char* timeout : {"60", "0"}) {
+    mount(timeout);
+    const auto held = origin_->held();
+    origin_->hang_reads();
+    std::jthread reader([&] { EXPECT_FALSE(read("far7")) << timeout; });
+    ASSERT_TRUE(wait_until(5s, [&] { return origin_->held() > held; }));
+    ::kill(mount_->pid(), SIGTERM);
+    EXPECT_TRUE(wait_until(5s, [&] { return mounts_with(" " + mount_->path() + " ") == 0; }));
+    ::kill(mount_->pid(), SIGTERM);
+    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(mount_->pid()); }));
+    origin_->answer();
+  }
 }
 
 }  // namespace

@@ -1,31 +1,17 @@
 // SPDX-License-Identifier: MIT
 // How mounts start and end, what is refused, drift, and that nothing is left.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/fd.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/overlay_support.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using namespace std::chrono_literals;
 
 /// A map of three files, and a directory to mount it on.
 class Lifecycle : public ::testing::Test {

@@ -2,26 +2,16 @@
 // The contents of a mount, compared with the native files.
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <random>
 #include <set>
 
-#include "base/fd.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "tests/overlay/overlay_support.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string random_bytes(std::size_t size, unsigned seed) {
   std::mt19937_64 random(seed);

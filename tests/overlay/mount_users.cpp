@@ -1,21 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "tests/overlay/mount_users.hpp"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-
-#include <filesystem>
-#include <fstream>
-#include <thread>
 #include <utility>
 
-#include "base/fd.hpp"
-
 namespace heddle::test {
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 
 std::chrono::seconds time_to_spend() {
   const char* asked = std::getenv("HEDDLE_TEST_SECONDS");

@@ -6,15 +6,11 @@
 #include <sys/resource.h>
 
 #include <atomic>
-#include <chrono>
-#include <functional>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 

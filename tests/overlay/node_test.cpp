@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: MIT
 // fs-mount --node with --stage and --reload, with clients like fs-hook. tests/hook has containers.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
 #include "base/run_directory.hpp"
@@ -21,11 +13,6 @@
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-using ::testing::HasSubstr;
-using Strings = std::vector<std::string>;
 
 class Node : public ::testing::Test {
  protected:
@@ -187,16 +174,6 @@ TEST_F(Node, client_arriving_during_a_check_gets_a_later_check) {
   const auto stale = answer(second);
   ASSERT_FALSE(stale);
   EXPECT_THAT(stale.error().message(), HasSubstr("does not fit this node"));
-}
-
-TEST_F(Node, silent_clients_do_not_block_others) {
-  HEDDLE_NEEDS_OPEN_TREE();
-  start({});
-  std::vector<Fd> silent;
-  for (int i = 0; i < 8; ++i) silent.push_back(connect());
-  const auto begin = std::chrono::steady_clock::now();
-  expect_others_served();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
 }
 
 TEST_F(Node, second_service_in_one_directory_is_refused) {

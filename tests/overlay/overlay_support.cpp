@@ -3,24 +3,14 @@
 
 #include "fuseovl/mount/stats_attribute.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/content_hash.hpp"
-#include "base/fd.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/tree_index.hpp"
 
 namespace heddle::test {
-namespace fs = std::filesystem;
 
 std::string fs_mount() {
   if (const char* path = std::getenv("HEDDLE_FS_MOUNT")) return path;

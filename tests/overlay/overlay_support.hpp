@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <signal.h>
-
-#include <string>
-#include <vector>
-
 #include "resolver/map/map_content.hpp"
 #include "tests/support/fuse_kernel.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 

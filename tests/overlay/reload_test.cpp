@@ -1,37 +1,22 @@
 // SPDX-License-Identifier: MIT
 // fs-mount --reload: another map or another fs-mount at a mount point in use.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <iostream>
-#include <thread>
 
-#include "base/child.hpp"
 #include "base/content_hash.hpp"
-#include "base/fd.hpp"
 #include "base/run_directory.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/overlay/mount_users.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
-using namespace std::chrono_literals;
-
-using Strings = std::vector<std::string>;
 
 inline std::string text_of(const std::string& path) { return value_or_throw(read_file(path)); }
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A worker's sandbox: the attempts of a compromised worker fail, and serving still works.
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
@@ -11,13 +8,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <functional>
-#include <thread>
-
 #include "base/sandbox/sanitized.hpp"
 #include "fuseovl/supervise/worker_sandbox.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {

@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/stage_directory.hpp"
+#include "tests/support/prelude.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-
-#include "tests/support/build_elf.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Copied = StageDirectory::Copied;
-using ::testing::HasSubstr;
 
 class StageDirectoryTest : public ::testing::Test {
  protected:

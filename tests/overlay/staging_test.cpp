@@ -2,36 +2,19 @@
 // fs-mount --stage: staged copies outlive their origins; full, damaged, small or closed directories
 // cost only the copies.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
-#include <thread>
 
 #include "base/content_hash.hpp"
-#include "base/fd.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using namespace std::chrono_literals;
 
 inline constexpr int kFiles = 16;
 

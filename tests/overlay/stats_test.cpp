@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: MIT
 // The statistics, an extended attribute of the root directory: each read gives one whole document.
 
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <thread>
-#include <vector>
 
-#include "base/fd.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/overlay_support.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::chrono_literals;
 using nlohmann::json;
 
 class Stats : public ::testing::Test {

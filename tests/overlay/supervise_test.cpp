@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: MIT
 // A mount outlives its workers, unnoticed by its users.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <thread>
 
-#include "base/fd.hpp"
 #include "tests/overlay/mount_users.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 
 class Supervised : public ::testing::Test {
  protected:

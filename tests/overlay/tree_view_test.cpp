@@ -1,31 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Directory trees of a map, at `.t` of a mount, compared with the originals.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <grp.h>
-#include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <set>
-#include <thread>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
@@ -34,19 +21,13 @@
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 std::string random_bytes(std::size_t size, unsigned seed) {
   std::mt19937_64 random(seed);
@@ -196,17 +177,6 @@ TEST_F(TreeView, later_processes_ask_for_no_name_content_or_attribute) {
   EXPECT_TRUE(quiet);
 }
 
-TEST_F(TreeView, names_of_a_directory_of_twenty_thousand_are_found) {
-  std::set<std::string> names;
-  for (int i = 0; i < 20'000; ++i) names.insert("n" + std::to_string(i * 7919 % 100'003));
-  for (const auto& name : names) add("d/" + name, "");
-  mount();
-  for (const auto& name : names) ASSERT_EQ(::access(served("d/" + name).c_str(), F_OK), 0) << name;
-  for (int i = 0; i < 1000; ++i)
-    ASSERT_EQ(::access(served("d/m" + std::to_string(i)).c_str(), F_OK), -1);
-  EXPECT_EQ(names_below(served("d")), names);
-}
-
 TEST_F(TreeView, reads_at_any_position_equal_the_original) {
   const auto bytes = random_bytes(5'000'003, 7);
   add("file", bytes);
@@ -335,6 +305,42 @@ TEST_F(TreeView, changed_files_answer_eio_for_ever) {
   std::sort(listed.begin(), listed.end());
   for (std::size_t i = 0; i < changed.size(); ++i) EXPECT_EQ(listed.at(i), native(changed[i]));
   EXPECT_THAT(log(), HasSubstr("d/replaced: answered with an error: it has changed"));
+}
+
+TEST_F(TreeView, file_of_a_fuse_origin_that_changes_while_it_is_open_is_noticed) {
+  constexpr std::size_t kSize = 3U << 20;
+  add("same", std::string(kSize, 'A'));
+  add("grown", std::string(kSize, 'A'));
+  SlowMount slow(source(), dir_ / "slow", dir_ / "counts", {.delay_us = 0});
+  mount({}, slow.directory());
+  for (const char* name : {"same", "grown"}) {
+    const auto file = value_or_throw(open_file(served(name), O_RDONLY));
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
+    char first = 0;
+    ASSERT_EQ(::pread(file.get(), &first, 1, 0), 1);
+    add(name, std::string(name == std::string("same") ? kSize : kSize + 1, 'B'));
+    const auto is_refused = [&] { return !read_uncached(served(name)); };
+    EXPECT_TRUE(wait_until(10s, is_refused)) << name;
+  }
+  EXPECT_EQ(stats()["tree_changed_files"], 2);
+}
+
+TEST_F(TreeView, changed_file_costs_its_neighbours_no_request) {
+  for (const char* name : {"a/b/p0/m", "a/b/p0/changed", "a/b/p1/m", "a/b/p1/removed"})
+    add(name, "x");
+  SlowMount slow(source(), dir_ / "slow", dir_ / "counts", {.delay_us = 0});
+  mount({}, slow.directory());
+  for (const char* name : {"a/b/p0/m", "a/b/p1/m"})
+    EXPECT_EQ(read_uncached(served(name)).value_or(""), "x");
+  add("a/b/p0/changed", "other");
+  (void)slow.reset();
+  EXPECT_EQ(read_uncached(served("a/b/p0/changed")).error().code(), EIO);
+  EXPECT_EQ(slow.reset().directories.size(), 0U);
+  // Its directory may be another one now.
+  fs::remove(native("a/b/p1/removed"));
+  EXPECT_EQ(read_uncached(served("a/b/p1/removed")).error().code(), EIO);
+  EXPECT_FALSE(slow.counts().directories.contains("a/b/p0"));
+  EXPECT_EQ(slow.counts().directories.size(), 3U);
 }
 
 TEST_F(TreeView, file_exchanged_for_one_with_the_same_stamp_is_noticed_when_it_was_read) {
@@ -710,6 +716,33 @@ TEST_F(TreeView, program_that_lies_in_a_tree_is_guided) {
   EXPECT_EQ(original.status, 42) << original.err;
   const auto inside = start("mount --bind " + served("") + " " + source() + " && ");
   EXPECT_EQ(inside.status, 42) << inside.err;
+}
+
+TEST_F(TreeView, objects_in_hundreds_of_trees_cost_little_time) {
+  constexpr int kTrees = 1000, kLibraries = 1000;
+  for (int i = 0; i < kLibraries; ++i) write_text_file(dir_ / "lib/n" + std::to_string(i), "x");
+  for (int i = 0; i < kTrees; ++i) add("t" + std::to_string(i) + "/file", "x");
+  const auto best_of = [&](int trees) {
+    MapMaker maker;
+    maker.add_directory("v", dir_ / "lib");
+    for (int i = 0; i < trees; ++i) maker.add_tree(native("t" + std::to_string(i)));
+    maker.write(dir_ / "map");
+    auto best = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      mount_.reset();
+      const auto begin = std::chrono::steady_clock::now();
+      mount_.emplace(dir_ / "map", dir_ / "mnt", std::vector<std::string>{"--prefetch", "0"});
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - begin;
+      best = std::min(best, took.count());
+    }
+    return best;
+  };
+  const auto without = best_of(0), with = best_of(kTrees);
+  std::cout << without << " ms without trees, " << with << " ms with " << kTrees << "\n";
+  if (!kSanitized) {
+    EXPECT_LT(with - without, 300);  // a tenth of that on an idle machine
+  }
 }
 
 }  // namespace

@@ -1,24 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Which requests reach the daemon, cold and warm.
 
-#include <gtest/gtest.h>
 #include <link.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/overlay/overlay_support.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 
 /// The C library of this process, for the program's view.
 std::string libc() {

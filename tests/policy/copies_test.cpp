@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: MIT
 // MPI copies in private directories, which only programs find that are not named to fs-resolve.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
-#include <filesystem>
 
-#include "base/fd.hpp"
 #include "tests/policy/decide_fixture.hpp"
 #include "tests/support/fuse_kernel.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr const char* kCopy = "/opt/own/lib/libmpich.so.12.1";
 

@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <string>
-#include <vector>
-
 #include "tests/policy/image_world.hpp"
-#include "tests/support/build_elf.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 

@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Unusual images: without ld.so.cache, with links, with musl, damaged.
-#include <gmock/gmock.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "tests/policy/decide_fixture.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::HasSubstr;
 
 TEST_F(Decide, map_explains_its_decision) {
   usual();

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Which MPI of the host replaces the container's, and when none may.
-#include <gmock/gmock.h>
-
-#include <filesystem>
 
 #include "resolver/map/map_reader.hpp"
 #include "tests/policy/decide_fixture.hpp"
@@ -11,11 +8,7 @@
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 TEST_F(Decide, replaces_the_mpi_under_all_its_sonames) {
   usual();

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Files that search paths find before ld.so.cache does.
-#include <gmock/gmock.h>
 
-#include <filesystem>
-#include <map>
-
-#include "base/fd.hpp"
 #include "tests/policy/decide_fixture.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::Contains;
 
 TEST_F(Decide, binds_the_hosts_file_over_what_an_rpath_finds) {

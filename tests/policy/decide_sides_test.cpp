@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Versions and symbols decide whether the host's or the container's system libraries and glibc are
 // taken.
-#include <gmock/gmock.h>
 
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "tests/policy/decide_fixture.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST_F(Decide, takes_the_system_library_with_more_versions) {
   const auto make = [&](const std::string& output, const std::string& versions) {

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "tests/policy/image_world.hpp"
 
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <sstream>
-
-#include "base/fd.hpp"
 #include "base/result.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 namespace {

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "resolver/policy/versions.hpp"
 #include "resolver/search/ld_so_cache.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
@@ -14,8 +10,6 @@ namespace {
 using policy::compare_offers;
 using policy::Contains;
 using policy::is_glibc_part;
-
-using ::testing::HasSubstr;
 
 TEST(Versions, superset_contains_the_other) {
   EXPECT_EQ(compare_offers({"A", "B"}, {"B", "A"}), Contains::equal);

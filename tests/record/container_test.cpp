@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // The static programs, each bound as one file into root file systems of other distributions.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <algorithm>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {

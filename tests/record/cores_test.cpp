@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The recorder's threads follow the program; the program's own cores and policy are native.
-#include <gtest/gtest.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/record/recorded.hpp"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Recordings that end by a signal or an error.
-#include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <unistd.h>
 
 #include "tests/record/recorded.hpp"
 
@@ -68,6 +66,27 @@ TEST_F(Recorder, records_under_proot_and_leaves_no_mount) {
   EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("sleep " + nap); }));
   EXPECT_TRUE(
       wait_until(std::chrono::seconds(5), [&] { return mounts_with("heddle-record") == 0; }));
+}
+
+/// proot kills the processes that it knows: not one that is being forked, as some of these are
+/// while proot is stopped.
+TEST_F(Recorder, ends_a_process_that_proot_does_not_know_yet) {
+  if (!is_installed("proot") || !is_installed("fusermount3"))
+    HEDDLE_SKIP("proot or fusermount3 is not installed");
+  const std::string forks =
+      "for i in $(seq 30); do for j in $(seq 5000); do (:); done & done; sleep 34";
+  for (int round = 0; round < 4; ++round) {
+    const auto done =
+        run({"sh", "-c",
+             "\"$0\" -q --via proot --out run.txt sh -c \"$1\" 2>/dev/null & sleep 0.5; "
+             "proot=$(pgrep -x -P $! proot); kill -STOP $proot; sleep 0.3; kill -KILL $!; "
+             "kill -CONT $proot; while kill -0 $proot; do sleep 0.1; done",
+             program_, forks},
+            {{}, dir_.path(), {}, std::chrono::seconds(20)});
+    ASSERT_FALSE(done.timed_out) << done.err;
+    EXPECT_TRUE(
+        wait_until(std::chrono::seconds(5), [&] { return mounts_with("heddle-record") == 0; }));
+  }
 }
 
 TEST_F(Recorder, reports_a_full_disk_and_lets_the_program_run_on) {

@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The loopback releases inodes that the kernel forgets. It runs in this process, so that the test
 // can read its inode table.
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <thread>
 
 #include "record/loopback/loopback.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/fuse_kernel.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {

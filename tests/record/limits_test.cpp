@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What differs from a native run, all of it: docs/recorder.md has the same list.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <map>
-#include <thread>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {

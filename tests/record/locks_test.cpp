@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Two recordings and an outside process use one file at once.
-#include <gtest/gtest.h>
-
-#include <thread>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {

@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Recorded programs meet processes outside the recording, and mounts.
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <functional>
-#include <thread>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/fuse_kernel.hpp"
 
 namespace heddle::test {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Programs behave under the recorder as without it.
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
@@ -37,6 +34,19 @@ TEST_F(Recorder, returns_the_exit_status_of_its_program) {
   EXPECT_EQ(run({program_, "--trace", dir_ / "bad", "--summary"}).status, 2);
   EXPECT_EQ(run({program_, "true"}).status, 2);
   EXPECT_EQ(record("/no/such/directory/run.txt", {"true"}).status, 3);
+}
+
+/// strace reads names in pages that the recorder serves: it would wait for a recorder that it
+/// stopped.
+TEST_F(Recorder, is_no_tracee_of_a_tracer_that_follows_children) {
+  if (!is_installed("strace") || !is_installed("git"))
+    HEDDLE_SKIP("strace or git is not installed");
+  const auto done = run({"strace", "-f", "-e", "trace=openat,statx", "-o", dir_ / "log", program_,
+                         "-q", "--out", trace_, "git", "--version"},
+                        {.deadline = std::chrono::seconds(20)});
+  expect_same(run({"git", "--version"}), done);
+  EXPECT_TRUE(read_seen(trace_).complete());
+  EXPECT_NE(value_or_throw(read_file(dir_ / "log")).find("libc.so.6"), std::string::npos);
 }
 
 TEST_F(Recorder, works_with_256_descriptors) {

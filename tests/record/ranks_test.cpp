@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Recorders below mpirun, and mpirun below a recorder.
-#include <gtest/gtest.h>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {

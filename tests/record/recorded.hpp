@@ -1,20 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <iterator>
-#include <sstream>
-#include <string>
-#include <vector>
 
-#include "base/fd.hpp"
 #include "tests/record/kept_trace.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 

@@ -3,25 +3,15 @@
 // threads that strace traced count. Compared are opens, misses (the first missing component of each
 // path: a file system gets no other lookup) and other errors, except those that the VFS returns
 // itself (docs/recorder.md).
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <set>
-#include <sstream>
 
-#include "base/fd.hpp"
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/strace.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// One system call of a `strace -f -y -e trace=%file,%process,fchdir -o` log.
 struct FileCall {
@@ -494,10 +484,6 @@ class StraceParity : public Recorder {
 
 TEST_F(StraceParity, holds_for_xz) { expect_parity({"xz", "--help"}); }
 
-TEST_F(StraceParity, holds_for_a_missing_directory) {
-  expect_parity({"sh", "-c", "ls -l /usr /no/such/place/at/all; true"});
-}
-
 TEST_F(StraceParity, holds_for_python_with_numpy) {
   expect_parity({"/usr/bin/python3", "-c", "import numpy"}, 150);
 }
@@ -568,14 +554,17 @@ TEST_F(StraceParity, holds_for_sqlite_with_a_write_ahead_log) {
   EXPECT_EQ(result_.out, "wal\nok\nok\n1000\n");
 }
 
-TEST_F(StraceParity, holds_for_packing_50000_files) {
-  const std::string script =
+TEST_F(StraceParity, holds_for_packing_many_files) {
+  const int in_each = std::getenv("HEDDLE_TEST_SECONDS") ? 1000 : 100;  // of 50 directories
+  const auto script =
       "import os,sys\nfor d in range(50):\n os.mkdir(f'{sys.argv[1]}/many/{d}')\n for f in "
-      "range(1000):\n  open(f'{sys.argv[1]}/many/{d}/file {f}','w').write(str(f))\n";
+      "range(" +
+      std::to_string(in_each) +
+      "):\n  open(f'{sys.argv[1]}/many/{d}/file {f}','w').write(str(f))\n";
   run_checked({"mkdir", work_ + "/many"});
   run_checked({"/usr/bin/python3", "-c", script, work_});
   run_checked({"tar", "--sort=name", "-cf", dir_ / "native.tar", "-C", work_, "many"});
-  expect_parity({"tar", "--sort=name", "-cf", "recorded.tar", "many"}, 50'000);
+  expect_parity({"tar", "--sort=name", "-cf", "recorded.tar", "many"}, 50 * in_each);
   run_checked({"cmp", dir_ / "native.tar", work_ + "/recorded.tar"});
 }
 

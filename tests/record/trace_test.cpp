@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Contents of traces, summaries and slim copies.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
-using ::testing::HasSubstr;
 using trace::Op;
 
 TEST_F(Recorder, writes_odd_names_unchanged) {

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Users other than root, and users without the rights that the recorder prefers to have.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <algorithm>
 
 #include "tests/record/recorded.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
@@ -78,17 +73,6 @@ TEST_F(RecorderOfUser, records_under_proot_when_unshare_is_forbidden) {
   EXPECT_TRUE(std::any_of(
       seen.header.notes.begin(), seen.header.notes.end(),
       [](const std::string& note) { return note.find("no namespaces") != std::string::npos; }));
-}
-
-TEST_F(Recorder, checks_permissions_of_the_calling_user) {
-  if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
-  run_checked({"chmod", "0755", dir_.path()});
-  write_text_file(dir_ / "secret", "s", 0600);
-  write_text_file(dir_ / "shared", "g", 0640);
-  run_checked({"chgrp", "12345", dir_ / "shared"});
-  const std::string script = "cat " + (dir_ / "secret") + "; cat " + (dir_ / "shared") + "; id -G";
-  expect_same_run(
-      {"setpriv", "--reuid=65534", "--regid=65534", "--groups=12345", "sh", "-c", script});
 }
 
 }  // namespace

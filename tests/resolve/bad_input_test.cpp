@@ -2,8 +2,6 @@
 // fs-resolve on input of any kind: it ends in time with 0, 1 or 3 and writes one line for each bad
 // file.
 
-#include <map>
-
 #include "tests/resolve/corpus.hpp"
 #include "tests/resolve/resolve_fixture.hpp"
 #include "tests/support/strace.hpp"
@@ -11,10 +9,6 @@
 namespace heddle::test {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 class BadInput : public ResolveFixture {

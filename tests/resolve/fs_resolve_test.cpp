@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // fs-resolve on ELF files built by the tests: maps, output, refusals.
 
-#include <fstream>
 #include <regex>
 
 #include "tests/resolve/resolve_fixture.hpp"
@@ -9,9 +8,6 @@
 namespace heddle::test {
 namespace {
 
-using ::testing::HasSubstr;
-
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 class FsResolve : public ResolveFixture {

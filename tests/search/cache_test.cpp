@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/search/cache_bytes.hpp"
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <sstream>
-
-#include "base/fd.hpp"
 #include "resolver/search/ld_so_cache.hpp"
-#include "tests/support/run.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Damaged libraries: the search finds what ld.so loads and reports as missing what ld.so refuses,
 // without crash or hang.
-#include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include "base/fd.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
 #include "tests/search/oracle.hpp"
 #include "tests/search/tiny_elf.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {

@@ -2,22 +2,14 @@
 #include "resolver/search/os_world.hpp"
 
 #include <elf.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <sstream>
 
 #include "resolver/search/search.hpp"
 #include "tests/search/plain_facts.hpp"
 #include "tests/search/tiny_elf.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/prelude.hpp"
 #include "tests/support/strace.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {

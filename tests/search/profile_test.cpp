@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: MIT
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <map>
-#include <sstream>
 
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
 #include "tests/search/fake_world.hpp"
 #include "tests/search/plain_facts.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
 

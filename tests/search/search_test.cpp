@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: MIT
 // The search on a file system in memory: its requests, and rules of other glibc versions than this
 // machine's.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
 
 #include "resolver/search/search.hpp"
 #include "resolver/search/search_path.hpp"
 #include "tests/search/cache_bytes.hpp"
 #include "tests/search/fake_world.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 using Kind = Dependency::Kind;
 using testing::Test;

@@ -86,8 +86,8 @@ class Ship : public Bundle {
   }
 
   std::string in_cluster() const {
-    return "unset TMPDIR; export SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() +
-           "; ";
+    return "unset TMPDIR; export XDG_CACHE_HOME=" + (dir_ / "cache") +
+           " SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() + "; ";
   }
   RunResult sh(const std::string& script) const { return run(enter(init_, in_cluster() + script)); }
   /// On the node, as the cluster's root.
@@ -205,6 +205,8 @@ TEST_F(Ship, a_full_disk_leaves_one_node_with_the_shared_file) {
   for (const auto* node : {"n1", "n2", "n4"}) EXPECT_EQ(shipped.node(node).at("tries"), 1);
   const auto path = shipped.report.at("path").get<std::string>();
   EXPECT_EQ(on(3, "readlink " + path + "; cmp " + path + " " + bundle()).out, bundle() + "\n");
+  const auto source = fs::path(path).replace_extension(".source").string();
+  EXPECT_EQ(on(2, "readlink " + source).out, bundle() + "\n");
 }
 
 TEST_F(Ship, a_bundle_flipped_or_cut_in_transit_is_sent_again) {
@@ -221,6 +223,27 @@ TEST_F(Ship, a_bundle_flipped_or_cut_in_transit_is_sent_again) {
   EXPECT_EQ(shipped.node("n2").at("tries"), 2);
   EXPECT_EQ(shipped.node("n4").at("tries"), 2);
   EXPECT_THAT(left(), Not(HasSubstr(".part")));
+}
+
+TEST_F(Ship, a_copy_with_a_damaged_frame_is_sent_again) {
+  // On the way, and after it: 5,000,000 is in a frame.
+  const std::string damage =
+      "printf '\\377\\376' | dd of=$dst bs=1 seek=5000000 conv=notrunc status=none";
+  const auto shipped =
+      ship(engine("", "[ $n -gt 1 ] || srun --overlap -w n2 -N1 -n1 sh -c \"" + damage + "\""));
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_EQ(shipped.node("n1").at("tries"), 1);
+  EXPECT_EQ(shipped.node("n2").at("tries"), 2);
+  write_script(dir_ / "twice",
+               "dst=$(fs-ship app.bundle)\nexport dst\n"
+               "srun -w n3 -N1 -n1 sh -c \"" +
+                   damage +
+                   "\"\n"
+                   "fs-ship app.bundle && srun cmp $dst app.bundle\n");
+  const auto twice =
+      sh("export PATH=" + fs::path(staged_program("fs-ship")).parent_path().string() +
+         ":$PATH; salloc -Q -N4 ./twice");
+  EXPECT_EQ(twice.status, 0) << twice.err;
 }
 
 TEST_F(Ship, a_bundle_always_flipped_is_never_used) {
@@ -245,7 +268,7 @@ TEST_F(Ship, a_killed_receiver_is_replaced) {
 }
 
 TEST_F(Ship, a_node_that_dies_meanwhile_harms_no_other) {
-  const auto shipped = ship("--timeout 20 --min-nodes 3 " +
+  const auto shipped = ship("--timeout 6 --min-nodes 3 " +
                             engine("[ $n -gt 1 ] || kill -9 $(cat $dir/c/pid.n4)", ""));
   EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
   EXPECT_THAT(shipped.result.err, HasSubstr("n4: does not answer; has no bundle"));
@@ -270,6 +293,72 @@ TEST_F(Ship, a_directory_of_another_user_is_not_used) {
   EXPECT_EQ(shipped.node("n2").at("source"), "none");
   EXPECT_EQ(shipped.node("n3").at("source"), "none");
   EXPECT_EQ(shipped.node("n4").at("source"), "copy");
+}
+
+TEST_F(Ship, directories_of_jobs_that_have_not_ended_stay) {
+  ASSERT_EQ(sh("sbatch -w n1 -N1 --wrap 'sleep 1000'").status, 0);
+  ASSERT_TRUE(wait_until(20s, [&] { return sh("squeue -h -t R").out != ""; }));
+  ASSERT_EQ(sh("scontrol suspend 1").status, 0);
+  on(2, "mkdir -m 700 /tmp/heddle-job-0-1 && touch /tmp/heddle-job-0-1/slurm");
+  const auto ship_to_others = [&] {
+    return sh("export SQUEUE_PARTITION=none SQUEUE_STATES=PD SQUEUE_FORMAT=%j; salloc -Q -N3 " +
+              staged_program("fs-ship") + " app.bundle");
+  };
+  auto shipped = ship_to_others();
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  EXPECT_THAT(left(), HasSubstr("/tmp/heddle-job-0-1/slurm"));
+  EXPECT_THAT(left(), HasSubstr("/tmp/heddle-job-0-2/slurm"));
+  // Another number than Slurm's.
+  on(2, "mkdir -m 700 /tmp/heddle-job-0-01 && touch /tmp/heddle-job-0-01/file");
+  sh("scancel 1");
+  ASSERT_TRUE(wait_until(20s, [&] { return sh("squeue -h").out.empty(); }));
+  shipped = ship_to_others();
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  EXPECT_THAT(left(), Not(HasSubstr("/tmp/heddle-job-0-1/")));
+  EXPECT_THAT(left(), HasSubstr("/tmp/heddle-job-0-01/file"));
+}
+
+TEST_F(Ship, each_node_pulls_from_a_registry_and_writes_no_cache) {
+  if (::access("/usr/bin/docker-registry", X_OK) != 0)
+    HEDDLE_SKIP("docker-registry is not installed");
+  const auto resolve = staged_program("fs-resolve");
+  // A bundle of a real map.
+  std::ofstream(dir_ / "registry.yml")
+      << "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: " +
+             (dir_ / "storage") + "\nhttp:\n  addr: 10.77.0.254:5000\n";
+  std::ofstream(dir_ / "registries.conf")
+      << "[[registry]]\nlocation = \"10.77.0.254:5000\"\ninsecure = true\n";
+  const auto started = std::chrono::steady_clock::now();
+  sh("docker-registry serve registry.yml >registry.log 2>&1 & ");
+  const auto with = "export CONTAINERS_REGISTRIES_CONF=" + (dir_ / "registries.conf") + "; ";
+  ASSERT_EQ(
+      sh(resolve + " build -o sh.map /bin/sh && " + resolve + " pack sh.map -o app.bundle").status,
+      0);
+  RunResult pushed;
+  ASSERT_TRUE(wait_until(20s, [&] {
+    pushed = sh(with + resolve + " push app.bundle 10.77.0.254:5000/apps/sh:v1");
+    return pushed.status == 0;
+  })) << pushed.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
+  fs::remove_all(dir_ / "cache");
+  const auto shipped =
+      sh(with + "salloc -Q -N4 " + staged_program("fs-ship") +
+         " --json report.json --via registry:" + "10.77.0.254:5000/apps/sh:v1 app.bundle");
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  const auto report = Json::parse(value_or_throw(read_file(dir_ / "report.json")));
+  for (const auto& node : report.at("nodes")) EXPECT_EQ(node.at("source"), "copy") << node;
+  EXPECT_EQ(on(3, "cmp " + report.at("path").get<std::string>() + " " + bundle()).status, 0);
+  EXPECT_FALSE(fs::exists(dir_ / "cache"));
+  EXPECT_THAT(left(), AllOf(Not(HasSubstr(".part")), Not(HasSubstr("oci"))));
+  // Another bundle behind the tag is refused on each node.
+  ASSERT_EQ(sh(resolve + " build -o ls.map /bin/ls && " + resolve + " pack ls.map -o other.bundle")
+                .status,
+            0);
+  ASSERT_EQ(sh(with + resolve + " push other.bundle 10.77.0.254:5000/apps/sh:v1").status, 0);
+  const auto other = sh(with + "salloc -Q -N2 " + staged_program("fs-ship") +
+                        " --via registry:10.77.0.254:5000/apps/sh:v1 app.bundle");
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.err, HasSubstr("; reads " + bundle()));
 }
 
 /// The cluster runs the shipped epilog, or none.
@@ -306,7 +395,7 @@ struct CancelledWithEpilog : Cancelled {
 
 TEST_F(CancelledWithEpilog, job_leaves_no_file_mount_or_process) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
-  ASSERT_EQ(sh(staged_program("fs-resolve") + " build -o sleep.map /bin/sleep").status, 0);
+  ASSERT_EQ(sh(staged_program("fs-resolve") + " build -o sleep.map /bin/sh /bin/sleep").status, 0);
   cancel(staged_program("fs-ship") + " app.bundle && srun " + fs_gen +
          " -q --via private --map sleep.map sh -c 'grep -q heddle /proc/self/mountinfo && touch "
          "running; exec sleep 100'");
@@ -350,6 +439,48 @@ TEST_F(Bundle, is_copied_by_any_command_without_slurm) {
   EXPECT_EQ(ship({"--via", "sbcast"}).status, 2);
 }
 
+TEST_F(Bundle, is_not_sent_where_a_limit_forbids_a_file_of_its_size) {
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const fs::path here = fs::exists("/var/tmp") ? "/var/tmp" : dir_.path();
+  const auto to = here / fs::path(dir_.path()).filename();
+  fs::create_directory(to);
+  const auto shipped = run({staged_program("fs-ship"), "--launch", "prlimit --fsize=1000000 --",
+                            "--nodes", host, "--job", "a", "--to", to, "--via",
+                            "sh -c 'echo sent >" + (dir_ / "sent") + "' {dst}", bundle()},
+                           {.env = {"SLURM_JOB_ID"}});
+  EXPECT_EQ(shipped.status, 1);
+  EXPECT_THAT(shipped.err, HasSubstr("no room for the bundle: File too large; reads " + bundle()));
+  EXPECT_FALSE(fs::exists(dir_ / "sent"));
+  EXPECT_EQ(run({"sh", "-c", "ls -A " + (to / "*").string() + " | grep part"}).out, "");
+  fs::remove_all(to);
+}
+
+TEST_F(Bundle, directory_of_any_place_is_removed_by_the_epilog) {
+  if (::geteuid() != 0) HEDDLE_SKIP("an epilog is root's");
+  const auto epilog = std::string(std::getenv("HEDDLE_STAGE")) + "/share/heddle/epilog-heddle.sh";
+  if (!fs::exists(epilog)) HEDDLE_SKIP("the epilog is not installed in $HEDDLE_STAGE");
+  fs::permissions(dir_.path(), fs::perms(0755));
+  for (const char* to : {"local", "scratch"}) {
+    fs::create_directory(dir_ / to);
+    fs::permissions(dir_ / to, fs::perms(01777));
+    for (const char* job : {"7", "8"}) {
+      const auto path = dir_ / (to + "/heddle-job-65534-"s + job);
+      fs::create_directory(path);
+      std::ofstream(path + "/x.bundle") << "text";
+      ASSERT_EQ(run({"chown", "-R", "65534", path}).status, 0);
+    }
+  }
+  const auto done =
+      run({"sh", epilog}, {.env = {"SLURM_JOB_UID=65534", "SLURM_JOB_ID=7", "SLURM_JOB_GID=65534",
+                                   "HEDDLE_TO=" + (dir_ / "local") + " " + (dir_ / "scratch")}});
+  EXPECT_EQ(done.status, 0) << done.err;
+  for (const char* to : {"local", "scratch"}) {
+    EXPECT_FALSE(fs::exists(dir_ / (to + "/heddle-job-65534-7"s)));
+    EXPECT_TRUE(fs::exists(dir_ / (to + "/heddle-job-65534-8"s)));
+  }
+}
+
 TEST_F(Ship, damaged_bundles_and_wrong_words_are_refused) {
   const auto refused = [&](const std::string& words) {
     return sh("salloc -Q -N4 " + staged_program("fs-ship") + " " + words);
@@ -361,6 +492,7 @@ TEST_F(Ship, damaged_bundles_and_wrong_words_are_refused) {
   EXPECT_EQ(refused("--to tmp app.bundle").status, 2);
   EXPECT_EQ(refused("--job ../x app.bundle").status, 2);
   EXPECT_EQ(refused("--min-nodes 5 app.bundle").status, 3);
+  EXPECT_THAT(refused("--nodes n1,n1.b app.bundle").err, HasSubstr("n1.b: named twice"));
   EXPECT_EQ(sh(staged_program("fs-ship") + " app.bundle").status, 3) << "outside an allocation";
   EXPECT_THAT(left(), IsEmpty());
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// slow-fs SOURCE DIR [--delay-us N] [--counts FILE] [--copper]: serves SOURCE at DIR (which may be
-// SOURCE) read-only, as a network file system without any cache would: no name, attribute or
-// negative answer is kept, an open drops the file's pages, each request takes N microseconds
-// (200), and any number are served at once. Stays in the foreground; ends when it is unmounted,
-// SIGTERM and SIGINT unmount it.
+// slow-fs SOURCE DIR [--delay-us N] [--counts FILE] [--copper] [--image]: serves SOURCE at DIR
+// (which may be SOURCE) read-only, as a network file system without any cache would: no name,
+// attribute or negative answer is kept, an open drops the file's pages, each request takes N
+// microseconds (200), and any number are served at once. Stays in the foreground; ends when it is
+// unmounted, SIGTERM and SIGINT unmount it.
 //
 // Requests are counted by opcode and by path. SIGUSR1 writes the counts to FILE, SIGUSR2 does and
 // starts again at zero, and so does the end. FILE appears by rename, for the first time when DIR is
@@ -11,7 +11,7 @@
 // file system sends, is neither counted nor delayed.
 //
 // --copper: the options that Copper 1.0 mounts with (cu_fuse_init and its launcher): direct_io and
-// one thread. What Copper's network costs is not in it.
+// one thread. What Copper's network costs is not in it. --image: ctime is mtime, as of squashfuse.
 
 #define FUSE_USE_VERSION 312
 #include <dirent.h>
@@ -71,6 +71,7 @@ struct Server {
   int source = -1;
   std::string counts_file;
   bool copper = false;
+  bool image = false;
   timespec delay{};
   std::mutex mutex;
   std::unordered_map<std::string, std::unique_ptr<Node>> nodes;
@@ -109,6 +110,7 @@ void count(Node& node, Op op) {
 int attributes_of(Node& node, struct stat* out) {
   const int error = ::fstatat(g.source, node.name(), out, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
   node.type = error == 0 ? out->st_mode & S_IFMT : 0;
+  if (g.image) out->st_ctim = out->st_mtim;
   return error;
 }
 
@@ -357,7 +359,7 @@ void read_ahead_by_a_mib(const char* directory) {
 }
 
 int usage() {
-  std::cerr << "usage: slow-fs SOURCE DIR [--delay-us N] [--counts FILE] [--copper]\n";
+  std::cerr << "usage: slow-fs SOURCE DIR [--delay-us N] [--counts FILE] [--copper] [--image]\n";
   return 2;
 }
 
@@ -370,6 +372,8 @@ int main(int argc, char** argv) {
     const std::string argument = argv[i];
     if (argument == "--copper")
       g.copper = true;
+    else if (argument == "--image")
+      g.image = true;
     else if (argument == "--delay-us" && i + 1 < argc)
       delay_us = std::atol(argv[++i]);
     else if (argument == "--counts" && i + 1 < argc)

@@ -47,6 +47,7 @@ struct SlowCounts {
 struct SlowOptions {
   int delay_us = 200;
   bool copper = false;
+  bool image = false;  ///< as of squashfuse: mtime is ctime too
 };
 
 /// A directory served by tests/support/slow_fs.cpp (-DHEDDLE_SLOW_FS, its path), until the end.
@@ -63,6 +64,7 @@ class SlowMount {
         HEDDLE_SLOW_FS, source, directory_, "--delay-us", std::to_string(options.delay_us),
         "--counts",     counts_};
     if (options.copper) argv.emplace_back("--copper");
+    if (options.image) argv.emplace_back("--image");
     server_ = value_or_throw(spawn(argv[0], argv));
     (void)next_counts(0);
   }

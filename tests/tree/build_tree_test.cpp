@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // fs-resolve and directory trees.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -77,6 +78,32 @@ TEST_F(BuildTree, leaves_excluded_directories_out) {
   EXPECT_EQ(resolve({"verify", map_}).status, 0);
 }
 
+TEST_F(BuildTree, excluded_file_is_no_difference) {
+  ASSERT_EQ(
+      resolve({"build", "-o", map_, "--tree", tree_, "--tree-exclude", tree_ + "/pkg/__init__.py"})
+          .status,
+      0);
+  const auto verified = resolve({"verify", map_});
+  EXPECT_EQ(verified.status, 0) << verified.out;
+}
+
+TEST_F(BuildTree, of_an_image_is_listed_again_since_its_directories_keep_their_times) {
+  const timespec times[2] = {{1000, 0}, {1000, 0}};
+  const auto set_times = [&] {
+    for (const char* name : {"", "/pkg", "/pkg/sub"})
+      ASSERT_EQ(::utimensat(AT_FDCWD, (tree_ + name).c_str(), times, 0), 0);
+  };
+  set_times();
+  SlowMount slow(tree_, dir_ / "slow", dir_ / "counts", {.delay_us = 0, .image = true});
+  ASSERT_EQ(resolve({"build", "-o", map_, "--tree", dir_ / "slow"}).status, 0);
+  write_text_file(tree_ + "/pkg/new.py", "z = 3\n");
+  set_times();
+  EXPECT_THAT(drift(), ::testing::ElementsAre("added slow/pkg/new.py"));
+  ASSERT_EQ(resolve({"build", "-o", map_, "--tree", dir_ / "slow"}).status, 0);
+  const auto content = this->content();
+  EXPECT_TRUE(value_or_throw(TreeIndex::of(content.trees[0].index)).find_path("pkg/new.py"));
+}
+
 TEST_F(BuildTree, refuses_with_one_clear_error_and_keeps_the_old_map) {
   ASSERT_EQ(resolve({"build", "-o", map_, "--tree", tree_}).status, 0);
   const auto before = value_or_throw(read_file(map_));
@@ -137,7 +164,7 @@ TEST_F(BuildTree, finds_the_trees_of_a_python) {
   EXPECT_THAT(built.err, HasSubstr("note: " + options_.cwd + ": no tree: it is a directory that"));
   std::vector<std::string> paths;
   for (const auto& tree : content().trees) paths.push_back(tree.path);
-  EXPECT_THAT(paths, ::testing::ElementsAre(dir_ / "pkgs", dir_ / "py/lib"));
+  EXPECT_THAT(paths, ::testing::ElementsAre(dir_ / "pkgs", dir_ / "py/lib/python3.11"));
 }
 
 TEST_F(BuildTree, of_a_slow_file_system_is_read_and_verified_with_32_requests_in_flight) {

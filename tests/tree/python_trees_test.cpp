@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "tests/support/run.hpp"
+#include "tests/support/slow_mount.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
@@ -89,6 +90,25 @@ TEST_F(PythonTreesTest, are_the_standard_library_and_site_packages_of_a_prefix) 
   EXPECT_THAT(trees({"python3"}), Contains("opt/lib64/python3.11"));
 }
 
+TEST_F(PythonTreesTest, of_red_hat_are_in_lib64) {
+  install("usr");
+  mkdir("usr/lib64");
+  fs::rename(dir_ / "usr/lib/python3.11", dir_ / "usr/lib64/python3.11");
+  mkdir("usr/lib/python3.11/site-packages");
+  mkdir("usr/local/lib64/python3.11/site-packages");
+  const auto user = mkdir("home/.local/lib/python3.11/site-packages");
+  EXPECT_THAT(
+      trees({"python3"}),
+      ElementsAre("usr/lib/python3.11", "usr/lib64/python3.11", shorter(user),
+                  "usr/local/lib64/python3.11/site-packages", "usr/lib/python3.11/site-packages",
+                  "usr/lib64/python3.11/site-packages"));
+  make_venv("venv", "usr");
+  put("venv/lib/python3.11/site-packages/e.pth", mkdir("edited") + "\n");
+  EXPECT_THAT(trees({dir_ / "venv/bin/python"}),
+              UnorderedElementsAre("usr/lib/python3.11", "usr/lib64/python3.11", "venv",
+                                   "venv/lib/python3.11/site-packages", "edited"));
+}
+
 TEST_F(PythonTreesTest, of_a_virtual_environment_are_its_prefix_and_its_bases_library) {
   install("opt");
   make_venv("venv", "opt");
@@ -135,7 +155,7 @@ TEST_F(PythonTreesTest, follow_the_first_line_of_a_script) {
   mkdir("long dir");
   for (const auto& text :
        {"#!" + python + "\n", "#! " + python + " -u\nimport x", "#!/usr/bin/env " + python + "\n",
-        "#!/usr/bin/env -S A=b " + python + " -s\n",
+        "#!/usr/bin/env -S A=b " + python + " -s\n", "#!/usr/bin/env -S -u FOO " + python + " -s\n",
         "#!/bin/sh\n'''exec' " + python + " \"$0\" \"$@\"\n' '''\n",
         "#!/bin/sh\n'''exec' \"" + python + "\" \"$0\" \"$@\"\n' '''\n"}) {
     const auto script = put("venv/bin/tool", text);
@@ -228,6 +248,15 @@ TEST_F(PythonTreesTest, follow_pth_files) {
   ASSERT_NE(file, all.end());
   EXPECT_EQ(file->left_out, "it is no directory");
   EXPECT_EQ(file->found_as, dir_ / site + "/g.pth");
+}
+
+TEST_F(PythonTreesTest, pth_files_are_read_many_at_once) {
+  install("opt");
+  for (int i = 0; i < 100; ++i)
+    put("opt/lib/python3.11/site-packages/" + std::to_string(i) + ".pth", "# none\n");
+  SlowMount slow(dir_ / "opt", dir_ / "opt", dir_ / "counts", {.delay_us = 2000});
+  EXPECT_EQ(trees({"python3"}).size(), 2U);
+  EXPECT_GE(slow.counts().most_in_flight, 32U);
 }
 
 TEST_F(PythonTreesTest, are_not_in_use_by_the_script_of_an_environment) {

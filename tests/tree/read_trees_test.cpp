@@ -175,21 +175,48 @@ TEST_F(ReadTreesTest, make_one_tree_of_directories_within_each_other) {
   EXPECT_THAT(paths(), ElementsAre("other", "venv"));
 }
 
-TEST_F(ReadTreesTest, make_one_tree_of_a_directory_that_has_nothing_else) {
+TEST_F(ReadTreesTest, make_one_tree_of_a_common_directory_that_has_nothing_else) {
   for (const char* name : {"a", "b", "c"}) put("deep/down/pkgs/" + std::string(name) + "/lib/x.py");
   find({"deep/down/pkgs/a/lib", "deep/down/pkgs/b/lib", "deep/down/pkgs/c/lib"});
   put("beside");
-  EXPECT_THAT(paths(), ElementsAre("deep"));
-  put("deep/file");
-  EXPECT_THAT(paths(), ElementsAre("deep/down"));
-  request_.never = {dir_ / "deep/down"};
+  // Not what is above: the user works there.
   EXPECT_THAT(paths(), ElementsAre("deep/down/pkgs"));
   put("deep/down/pkgs/b/other");
-  EXPECT_THAT(paths(), ElementsAre("deep/down/pkgs/a", "deep/down/pkgs/b/lib", "deep/down/pkgs/c"));
+  const auto each =
+      ElementsAre("deep/down/pkgs/a/lib", "deep/down/pkgs/b/lib", "deep/down/pkgs/c/lib");
+  EXPECT_THAT(paths(), each);
   // Where everybody may write, another name appears at any time.
   fs::remove(dir_ / "deep/down/pkgs/b/other");
   ASSERT_EQ(::chmod((dir_ / "deep/down/pkgs").c_str(), 01777), 0);
-  EXPECT_THAT(paths(), ElementsAre("deep/down/pkgs/a", "deep/down/pkgs/b", "deep/down/pkgs/c"));
+  EXPECT_THAT(paths(), each);
+}
+
+TEST_F(ReadTreesTest, leave_what_is_above_a_lone_environment_to_the_user) {
+  put("me/job42/env/lib/x.py");
+  put("beside");
+  find({"me/job42/env", "me/job42/env/lib"});
+  EXPECT_THAT(paths(), ElementsAre("me/job42/env"));
+  // Two pairs, which meet further up.
+  for (const char* name : {"one/a", "one/b", "two/only/c"}) put("env/" + std::string(name) + "/x");
+  find({"env/one/a", "env/one/b", "env/two/only/c"});
+  EXPECT_THAT(paths(), ElementsAre("env"));
+  put("env/file");
+  EXPECT_THAT(paths(), ElementsAre("env/one", "env/two/only/c"));
+}
+
+TEST_F(ReadTreesTest, leave_directories_of_too_many_names_unless_they_are_named) {
+  put("env/lib/x.py");
+  for (int i = 0; i < 300; ++i) put("env/data/" + std::to_string(i));
+  find({"env", "env/lib"});
+  request_.most = 300;
+  EXPECT_THAT(paths(), ElementsAre("env/lib"));
+  EXPECT_THAT(value_or_throw(read()).notes,
+              ElementsAre(dir_ / "env: no tree: more than 300 files and directories"));
+  request_.most = 303;
+  EXPECT_THAT(paths(), ElementsAre("env"));
+  request_.most = 10;
+  request_.named = {dir_ / "env"};
+  EXPECT_THAT(paths(), ElementsAre("env"));
 }
 
 TEST_F(ReadTreesTest, keep_a_named_directory_as_it_was_named) {
@@ -331,20 +358,6 @@ TEST_F(ReadTreesTest, leave_directories_that_cannot_be_read_to_the_original) {
     return !refused && refused.error().code() == EACCES ? 0 : 4;
   }));
   EXPECT_EQ(value_or_throw(child.wait()), 0);
-}
-
-TEST_F(ReadTreesTest, of_20000_names_are_read_in_time) {
-  for (int i = 0; i < 200; ++i) {
-    const auto directory = dir_ / "t/package" + std::to_string(i);
-    fs::create_directories(directory);
-    for (int j = 0; j < 100; ++j)
-      value_or_throw(open_file(directory + "/module" + std::to_string(j), O_WRONLY | O_CREAT));
-  }
-  const auto start = std::chrono::steady_clock::now();
-  const auto read = value_or_throw(this->read(dir_ / "t"));
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  EXPECT_EQ(value_or_throw(TreeIndex::of(read.trees[0].index)).size(), 20201U);
-  RecordProperty("read_20000_ms", std::to_string(took.count()));
 }
 
 TEST_F(ReadTreesTest, name_what_cannot_be_a_tree) {
