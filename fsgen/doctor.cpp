@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/landlock.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -24,7 +24,6 @@
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
 #include "base/run_directory.hpp"
-#include "base/temp_dir.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/run_cache.hpp"
 #include "resolver/build/resolver_session.hpp"
@@ -53,41 +52,46 @@ Finding broken(const char* check, const Error& error) {
 
 constexpr std::chrono::seconds kRunLimit{30};
 
-/// This fs-gen with /bin/true as APP: the whole of its work, whose failure has the reason.
-Finding try_way(const char* check, const char* way, const std::string& app, const TempDir& dir) {
-  const auto json_path = dir.path() + "/report";
-  const auto error_path = dir.path() + "/stderr";
-  auto errors = open_file(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (!errors) return broken(check, errors.error());
+std::string text_of(const Fd& memory) {
+  (void)::lseek(memory.get(), 0, SEEK_SET);
+  return read_all(memory.get(), "memfd", 1U << 20).value_or("");
+}
+
+/// This fs-gen with true(1) as APP: the whole of its work, whose failure has the reason. Nothing of
+/// that needs a file: $TMPDIR may be what is broken.
+Finding try_way(const char* way, const std::string& app) {
+  const Fd out(::memfd_create("report", MFD_CLOEXEC));
+  const Fd errors(::memfd_create("errors", MFD_CLOEXEC));
+  if (!out || !errors) return broken(way, Error::from_errno("memfd", "cannot be made"));
   SpawnOptions options;
-  options.fds = {{errors->get(), STDOUT_FILENO}, {errors->get(), STDERR_FILENO}};
+  options.fds = {{out.get(), STDOUT_FILENO}, {errors.get(), STDERR_FILENO}};
   Environment environment;
   environment.set("HEDDLE", "");
   environment.set("OMPI_COMM_WORLD_RANK", "0");  // a job's other ranks write no report
   options.environment = environment.entries();
   auto child = spawn("/proc/self/exe",
                      {"fs-gen", "--via", way, "--no-cache", "--no-share", "--python", "off", "-q",
-                      "--json", json_path, "--", app},
+                      "--json", "-", "--", app},
                      options);
-  if (!child) return broken(check, child.error());
+  if (!child) return broken(way, child.error());
   const auto status = child->wait_for(kRunLimit);
-  if (!status) return broken(check, status.error());
+  if (!status) return broken(way, status.error());
   if (!*status)
-    return {check, State::broken, fmt::format("no answer within {} s", kRunLimit.count())};
+    return {way, State::broken, fmt::format("no answer within {} s", kRunLimit.count())};
   if (**status == exit_done) {
-    const auto report = nlohmann::json::parse(read_file(json_path).value_or(""), nullptr, false);
-    if (report.is_object() && report.value("guided", false)) return {check, State::works, "works"};
-    return {check, State::broken,
+    const auto report = nlohmann::json::parse(text_of(out), nullptr, false);
+    if (report.is_object() && report.value("guided", false)) return {way, State::works, "works"};
+    return {way, State::broken,
             app + " runs unguided: " +
                 (report.is_object() ? report.value("unguided_reason", "") : std::string())};
   }
-  Finding out{check, State::broken, fmt::format("fs-gen ends with status {}", **status)};
-  std::istringstream lines(read_file(error_path).value_or(""));
+  Finding failed{way, State::broken, fmt::format("fs-gen ends with status {}", **status)};
+  std::istringstream lines(text_of(errors));
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("fs-gen: ")) out.text = line.substr(8);
-    if (line.starts_with("hint: ")) out.remedy = line.substr(6);
+    if (line.starts_with("fs-gen: ")) failed.text = line.substr(8);
+    if (line.starts_with("hint: ")) failed.remedy = line.substr(6);
   }
-  return out;
+  return failed;
 }
 
 /// docs/limits.md, Kernels.
@@ -225,20 +229,14 @@ bool check_ways(std::vector<Finding>& out) {
     else
       out.push_back(broken("userns", entered.error()));
   }
-  const auto dir = TempDir::create("heddle-doctor");
-  if (!dir) {
-    out.push_back(broken("tmpdir", dir.error()));
-    return false;
-  }
   const auto app = find_program("true");
   if (!app) {
     out.push_back(broken("direct", Error("true", "not found", "PATH has none")));
     return false;
   }
   bool works = false;
-  for (const auto& [check, way] :
-       {std::pair{"direct", "direct"}, {"private", "private"}, {"fusermount", "fusermount"}}) {
-    out.push_back(try_way(check, way, *app, *dir));
+  for (const char* way : {"direct", "private", "fusermount"}) {
+    out.push_back(try_way(way, *app));
     works |= out.back().state == State::works;
   }
   return works;

@@ -128,8 +128,7 @@ std::string to_text(const RunReport& report) {
       report.fast_files && report.guided && report.resolve_ns + report.mount_ns > saved)
     out += fmt::format(
         "  balance         {:>12} of look-ups saved, which cost more: HEDDLE=off runs it without "
-        "heddle
-        ",
+        "heddle\n",
         milliseconds(saved));
   for (const auto& suspect : report.suspects)
     out += fmt::format("  plugins         {} may look for them beside itself, {}\n",

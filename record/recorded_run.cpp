@@ -303,9 +303,9 @@ class Serving {
 };
 
 /// The recorder: the process that serves the loopback and writes the trace. It runs outside APP's
-/// namespace, in a session of its own, out of reach of the terminal's signals, and ends with the
-/// mount. Without fs-record the trace is incomplete. A recorder that dies is not replaced: APP's
-/// accesses fail, the trace has no footer, and fs-record reports that.
+/// namespace, in a process group of its own, out of reach of the terminal's signals, and ends with
+/// the mount. Without fs-record the trace is incomplete. A recorder that dies is not replaced:
+/// APP's accesses fail, the trace has no footer, and fs-record reports that.
 struct RecordingDaemon {
   Child child;
   Fd socket;
@@ -522,7 +522,9 @@ Result<void> Run::serve_device(const RecordingDaemon& daemon, const Fd& device, 
 }
 
 int Run::serve(int socket) {
-  ::setsid();
+  // No session of its own: the kernel schedules each session as one (sched(7), autogroup), so that
+  // each request would wait for the processes of others.
+  ::setpgid(0, 0);
   ::signal(SIGPIPE, SIG_IGN);  // a closed trace must not end APP's file system
   ::signal(SIGIO, SIG_IGN);    // sent when a lease is broken while IoModes tests for one
   const std::size_t most_nodes = raise_descriptor_limit();

@@ -48,8 +48,8 @@ TEST_F(Doctor, finds_every_way_of_root_and_users) {
 }
 
 TEST_F(Doctor, cache_needs_a_directory_of_the_user) {
-  EXPECT_EQ(ask({}).checks["cache"]["state"], "absent") << "no HOME";
-  auto answer = ask({}, "XDG_CACHE_HOME=$OUT $FS_GEN --doctor --json -");
+  EXPECT_EQ(ask({}).checks["cache"]["state"], "absent") << "others may write to HOME";
+  auto answer = ask({}, "mkdir -m 700 $OUT/own; XDG_CACHE_HOME=$OUT/own $FS_GEN --doctor --json -");
   EXPECT_EQ(answer.checks["cache"]["state"], "ok");
 }
 
@@ -82,8 +82,11 @@ TEST_F(Doctor, fails_where_no_way_works) {
   EXPECT_EQ(alone.status, 3);
   EXPECT_FALSE(alone.works);
   EXPECT_THAT(alone.checks["install"]["hint"].get<std::string>(), HasSubstr("unpack all"));
-  auto no_tmp = ask({}, "TMPDIR=/proc $FS_GEN --doctor --json -");
-  EXPECT_EQ(no_tmp.status, 0) << "/tmp is used";
+  auto full = ask({.uid = 0, .forbidden = {}},
+                  "mount -t tmpfs -o size=4k tmpfs $TMPDIR; head -c 4096 /dev/zero > $TMPDIR/all; "
+                  "$FS_GEN --doctor --json -; umount $TMPDIR");
+  EXPECT_FALSE(full.works);
+  EXPECT_THAT(full.checks["private"]["text"].get<std::string>(), HasSubstr("No space left"));
 }
 
 TEST_F(Doctor, hook_of_a_removed_installation_is_reported) {

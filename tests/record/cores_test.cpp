@@ -30,6 +30,15 @@ print(subprocess.check_output(['sh', '-c', 'nproc; taskset -p -c $$ | sed s/.*:/
   expect_same_run({"taskset", "-c", "0", "nice", "-n", "3", "/usr/bin/python3", "-c", script});
 }
 
+/// Linux schedules each session as one (sched(7), autogroup).
+TEST_F(RecorderCores, the_recorder_is_of_the_session_of_its_program_but_not_of_its_process_group) {
+  const auto done = record_here({"sh", "-c", "ps -o sid= --ppid $PPID; ps -o pgid= --ppid $PPID"});
+  const auto ids = words_of(done.out);
+  ASSERT_EQ(ids.size(), 4U) << done.out << done.err;
+  EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_NE(ids[2], ids[3]);
+}
+
 TEST_F(RecorderCores, the_recorder_is_idle_on_the_core_of_its_only_caller) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root, to leave SCHED_IDLE again");
   if (!has_several_cores()) HEDDLE_SKIP("needs two cores");
