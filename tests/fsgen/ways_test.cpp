@@ -125,7 +125,8 @@ TEST_F(Ways, reloaded_mount_of_a_user_admits_that_user_s_other_namespaces) {
       "$FS_MOUNT $OUT/map $OUT/m && grep -o fuse.heddle.* /proc/self/mountinfo; "
       "$FS_MOUNT --reload $OUT/map $OUT/m && grep -o fuse.heddle.* /proc/self/mountinfo; "
       "$FS_MOUNT -u $OUT/m'");
-  EXPECT_EQ(std::count(ours.out.begin(), ours.out.end(), '\n'), 2) << ours.out << ours.err;
+  // Three before Linux 6.5, which puts the new mount on top.
+  EXPECT_GE(std::count(ours.out.begin(), ours.out.end(), '\n'), 2) << ours.out << ours.err;
   EXPECT_EQ(ours.out.find("allow_other"), std::string::npos) << ours.out;
 }
 
