@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // empty_loopback APP...: runs APP on a read-only FUSE passthrough of the file tree that does
-// nothing else: one thread, nobody's rights, no log. The kernel caches what it caches under
+// nothing else: one thread, no check of rights, no log. The kernel caches what it caches under
 // fs-record (directories for a second), so this is what FUSE alone costs. Root only.
 
 #define FUSE_USE_VERSION 312

@@ -62,7 +62,7 @@ SlowCounts::Paths only(SlowCounts::Paths paths, bool reads) {
   return paths;
 }
 
-/// How often somebody has emptied this machine's caches (/proc/sys/vm/drop_caches).
+/// How often this machine's caches were emptied (/proc/sys/vm/drop_caches).
 unsigned long dropped_caches() {
   std::ifstream vmstat("/proc/vmstat");
   unsigned long out = 0, value = 0;

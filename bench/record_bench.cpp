@@ -35,7 +35,7 @@ std::vector<std::string> joined(std::vector<std::string> front,
 struct Case {
   std::string name;
   std::vector<std::string> argv;
-  /// Of what strace adds, what fs-record adds at most; nullopt: it is told, not judged.
+  /// Of what strace adds, what fs-record adds at most; nullopt: it is printed only.
   std::optional<double> at_most = {};
   bool pinned = false;
   bool writes = false;  ///< more than the empty loopback can serve

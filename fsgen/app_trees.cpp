@@ -23,16 +23,9 @@
 namespace heddle {
 namespace {
 
-/// Without symbolic links; as it is if it does not exist.
-std::string canonical(const std::string& path) {
-  std::error_code error;
-  const auto real = std::filesystem::canonical(path, error).string();
-  return error ? path : real;
-}
-
-bool is_below(const std::string& path, const std::string& directory) {
-  return path.size() > directory.size() && path.starts_with(directory) &&
-         path[directory.size()] == '/';
+std::string canonical_or_as_named(const std::string& path) {
+  auto real = canonical_path(path);
+  return real.empty() ? path : real;
 }
 
 /// A detached copy of the mount that `path` is in, from there on.
@@ -111,11 +104,11 @@ TreeCandidates find_tree_candidates(const GenOptions& options) {
     out.found = std::move(python.trees);
   }
   if (out.found.empty() && options.trees.empty()) return out;
-  for (const auto& path : options.trees) out.named.push_back(canonical(path));
+  for (const auto& path : options.trees) out.named.push_back(canonical_or_as_named(path));
   // The mount is made below it.
   const char* temporary = std::getenv("TMPDIR");
   out.never.emplace_back(temporary && *temporary ? temporary : "/tmp");
-  for (auto& path : out.never) path = canonical(path);
+  for (auto& path : out.never) path = canonical_or_as_named(path);
   return out;
 }
 

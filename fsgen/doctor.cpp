@@ -23,6 +23,7 @@
 #include "base/find_program.hpp"
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
+#include "base/open_regular.hpp"
 #include "base/run_directory.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/run_cache.hpp"
@@ -147,7 +148,8 @@ void check_libraries(std::vector<Finding>& out) {
 /// The fs-hook that a file of hooks or devices starts; empty: none.
 std::string hook_in(const std::string& path) {
   constexpr std::size_t kLimit = 1U << 20;
-  const auto text = read_file(path, kLimit).value_or("");
+  const auto file = open_regular(path);
+  const auto text = file ? read_all(file->get(), path, kLimit).value_or("") : std::string();
   constexpr std::string_view kName = "/fs-hook\"";
   const auto end = text.find(kName);
   if (end == text.npos) return {};
@@ -167,7 +169,7 @@ void check_hooks(std::vector<Finding>& out) {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
       const auto path = entry.path().string();
-      if (!path.ends_with(".json") || !entry.is_regular_file(error)) continue;
+      if (!path.ends_with(".json")) continue;
       const auto program = hook_in(path);
       if (program.empty()) continue;
       if (::access(program.c_str(), X_OK) == 0)

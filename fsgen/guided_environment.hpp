@@ -20,6 +20,7 @@ class Environment {
   void set(std::string_view name, std::string_view value);
   /// Puts `value` first into the list of `name`, whose elements are separated by colons, once.
   void prepend(std::string_view name, const std::string& value);
+  /// Takes each `value` out of the list of `name`.
   void remove(std::string_view name, const std::string& value);
   const std::vector<std::string>& entries() const noexcept { return entries_; }
 

@@ -64,9 +64,14 @@ std::string interpreter_of(const MapContent& content) {
     std::error_code failed;
     const auto path = std::filesystem::canonical(program.path, failed);
     if (!is_python(program.path) || failed || !is_python(path.string())) continue;
-    const auto library = path.parent_path().parent_path() / "lib" / path.filename();
     auto trusted = check_trusted_file(path.string());
-    if (trusted) trusted = check_trusted_directory(library.string());
+    const auto prefix = path.parent_path().parent_path();
+    const auto has = [&](const char* lib) {
+      return std::filesystem::exists(prefix / lib / path.filename(), failed);
+    };
+    for (const char* lib : {"lib", "lib64"})
+      if (trusted && (has(lib) || !has("lib64")))
+        trusted = check_trusted_directory((prefix / lib / path.filename()).string());
     if (trusted) return path.string();
     warn(Error(path.string(), "compiles no Python files", trusted.error().message()));
   }

@@ -12,7 +12,7 @@ namespace heddle {
 
 /// Adds to the trees of a map the compiled forms (`__pycache__/x.TAG.pyc`) that its Python files
 /// lack: a tree is served read-only, so that otherwise each process would compile them. The map's
-/// own interpreter makes them in `directory`, and only if nobody but root and this user can change
+/// own interpreter makes them in `directory`, and only if root and this user alone can change
 /// it. `is_wanted`: of a .py file's path. Result: the file of each new path; empty: none is
 /// missing, or no interpreter can make them, of which it warns.
 Result<std::map<std::string, std::string>> compile_python(

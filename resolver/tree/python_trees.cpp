@@ -23,6 +23,17 @@
 #include "base/task_pool.hpp"
 
 namespace heddle {
+
+std::string canonical_path(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
+                                                         &std::free);
+  return real ? std::string(real.get()) : std::string();
+}
+
+bool is_below(const std::string& path, const std::string& directory) {
+  return path.size() > directory.size() && path.starts_with(directory) &&
+         (directory == "/" || path[directory.size()] == '/');
+}
 namespace {
 
 /// pyvenv.cfg has 200 bytes, the .pth file of a hundred editable installs 10 KiB.
@@ -31,12 +42,6 @@ constexpr std::size_t kMostText = std::size_t{1} << 20;
 constexpr std::size_t kMostWords = 64;
 constexpr const char* kMissing = "it does not exist";
 constexpr std::array kLibraries = {"/lib/", "/lib64/"};
-
-std::string canonical(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
-                                                         &std::free);
-  return real ? std::string(real.get()) : std::string();
-}
 
 std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
@@ -204,7 +209,7 @@ class PythonSearch {
     for (int depth = 0; depth <= kMostScripts && !program.empty(); ++depth) {
       const auto head = text_of(program, 2 * PATH_MAX);
       if (!head.starts_with("#!")) {
-        if (head.empty() || (!is_python_name(program) && !is_python_name(canonical(program))))
+        if (head.empty() || (!is_python_name(program) && !is_python_name(canonical_path(program))))
           return false;
         out_.interpreter = program;
         options_ = read_options(words);
@@ -245,7 +250,7 @@ class PythonSearch {
     text = text.substr(0, text.find('\n')).substr(kExec.size());
     std::string before;
     if (text.starts_with(kBeside)) {
-      const auto real = canonical(script);
+      const auto real = canonical_path(script);
       before = real.substr(0, real.rfind('/') + 1);
       text.remove_prefix(kBeside.size());
     }
@@ -260,7 +265,7 @@ class PythonSearch {
   void find_trees() {
     const auto& executable = out_.interpreter;
     const auto bin = directory_of(executable);
-    auto home = directory_of(canonical(executable));
+    auto home = directory_of(canonical_path(executable));
     std::string prefix;  // of a virtual environment
     for (const auto& directory : {bin, directory_of(bin)}) {
       const auto text = text_of(directory + "/pyvenv.cfg");
@@ -294,7 +299,7 @@ class PythonSearch {
       if (const auto found = versions_in(base); versions_.empty()) versions_ = found;
     for (const auto& base : bases) add_base(base);
     // The virtual environment's interpreter may be a link to another installation than `home`.
-    if (const auto linked = find_base(directory_of(canonical(executable)));
+    if (const auto linked = find_base(directory_of(canonical_path(executable)));
         !linked.empty() && std::ranges::find(bases, linked) == bases.end())
       add_base(linked);
     if (!prefix.empty()) add(prefix, "virtual environment");
@@ -314,10 +319,10 @@ class PythonSearch {
     if (const auto home = variable("HOME"); home.starts_with('/')) out_.in_use.push_back(home);
     if (out_.script.empty()) return;
     // Scripts that belong to an environment lie beside its interpreter.
-    const auto bin = canonical(directory_of(out_.interpreter));
-    for (const auto& script : {out_.script, canonical(out_.script)})
+    const auto bin = canonical_path(directory_of(out_.interpreter));
+    for (const auto& script : {out_.script, canonical_path(out_.script)})
       if (const auto directory = directory_of(script);
-          !directory.empty() && canonical(directory) != bin)
+          !directory.empty() && canonical_path(directory) != bin)
         out_.in_use.push_back(directory);
   }
 
@@ -327,7 +332,7 @@ class PythonSearch {
     const auto has_library = [&](const char* lib, const std::string& name) {
       return !name.empty() && exists(prefix + lib + name + "/os.py");
     };
-    const auto own = version_directory(file_name(canonical(out_.interpreter)));
+    const auto own = version_directory(file_name(canonical_path(out_.interpreter)));
     for (const char* lib : kLibraries)
       if (has_library(lib, own)) return {own};
     std::vector<std::string> out;
@@ -339,7 +344,7 @@ class PythonSearch {
 
   /// The first directory above `bin` with a standard library; empty: none.
   std::string find_base(const std::string& bin) const {
-    for (auto prefix = canonical(bin); !prefix.empty(); prefix = directory_of(prefix))
+    for (auto prefix = canonical_path(bin); !prefix.empty(); prefix = directory_of(prefix))
       if (!versions_in(prefix).empty()) return prefix;
     return {};
   }
@@ -412,7 +417,7 @@ class PythonSearch {
     auto& trees = out_.trees;
     for_each_at_once(trees.size(), [&](std::size_t i) {
       struct stat st {};
-      const auto real = canonical(trees[i].path);
+      const auto real = canonical_path(trees[i].path);
       if (real.empty() || ::stat(real.c_str(), &st) != 0) {
         trees[i].left_out = kMissing;
         return;

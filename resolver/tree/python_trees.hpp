@@ -9,6 +9,11 @@
 
 namespace heddle {
 
+/// As realpath(3); empty: there is no such file.
+std::string canonical_path(const std::string& path);
+/// Both absolute; a directory is not below itself.
+bool is_below(const std::string& path, const std::string& directory);
+
 /// A directory that a program reads much of.
 struct FoundTree {
   std::string path;      ///< canonical, or as it was named if it does not exist

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,18 +27,6 @@ namespace {
 
 constexpr const char* kNoTree = "no tree of a map";
 constexpr const char* kExcludeHint = "--tree-exclude DIR leaves a directory to the original";
-
-/// Empty: there is no such file.
-std::string canonical(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
-                                                         &std::free);
-  return real ? std::string(real.get()) : std::string();
-}
-
-bool is_below(const std::string& path, const std::string& directory) {
-  return path.size() > directory.size() && path.starts_with(directory) &&
-         (directory == "/" || path[directory.size()] == '/');
-}
 
 std::string parent_of(const std::string& path) {
   return path.substr(0, std::max<std::size_t>(path.rfind('/'), 1));
@@ -69,7 +56,7 @@ class TreeChoice {
   explicit TreeChoice(const TreeRequest& request) : request_(request) {
     const auto never = [this](const std::string& path, const char* what) {
       if (path.empty()) return;
-      const auto real = canonical(path);
+      const auto real = canonical_path(path);
       never_.emplace_back(real.empty() ? path : real, what);
     };
     never("/", "the root directory");
@@ -100,7 +87,7 @@ class TreeChoice {
  private:
   Result<void> take_exclusions() {
     for (const auto& path : request_.exclude) {
-      const auto real = canonical(path);
+      const auto real = canonical_path(path);
       if (real.empty()) return fail_errno(path, "cannot be excluded");
       exclude_.insert(real);
     }
@@ -129,7 +116,7 @@ class TreeChoice {
   Result<std::map<std::string, Candidate>> take_named() {
     std::map<std::string, Candidate> wanted;
     for (const auto& path : request_.named) {
-      const auto real = canonical(path);
+      const auto real = canonical_path(path);
       struct stat st {};
       if (real.empty() || ::stat(real.c_str(), &st) != 0) return fail_errno(path, "cannot open");
       if (!S_ISDIR(st.st_mode)) return fail_errno(path, kNoTree, ENOTDIR);
@@ -276,7 +263,7 @@ class TreeChoice {
       const auto& error = index.error();
       // Those that were named exactly must be trees.
       if (candidate.named &&
-          std::ranges::find(request_.named, path, &canonical) != request_.named.end()) {
+          std::ranges::find(request_.named, path, &canonical_path) != request_.named.end()) {
         const bool refused = error.code() == EXDEV || error.code() == EPERM;
         return fail(Error::with_code(error.code(), path, kNoTree, error.message(),
                                      refused ? kExcludeHint : ""));
@@ -284,7 +271,7 @@ class TreeChoice {
       note(path, error.message());
       for (const auto& inside : candidate.inside)
         next[inside].named =
-            std::ranges::find(request_.named, inside, &canonical) != request_.named.end();
+            std::ranges::find(request_.named, inside, &canonical_path) != request_.named.end();
     }
     keep_outermost(next);
     return next;

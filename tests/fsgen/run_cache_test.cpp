@@ -285,6 +285,9 @@ TEST_F(RunCache, show_names_the_programs_and_clear_forgets_them) {
   EXPECT_EQ(gen({"cache", "clear"}).status, 0);
   EXPECT_TRUE(entries().empty());
   EXPECT_FALSE(is_cached({app_}, 1));
+  const auto vague = gen({"cache"});
+  EXPECT_NE(vague.status, 0);
+  EXPECT_THAT(vague.err, HasSubstr("fs-gen cache show, or fs-gen cache clear"));
 }
 
 TEST_F(RunCache, what_a_run_loads_and_executes_is_guided_in_the_next) {

@@ -50,7 +50,7 @@ class RecorderInContainers : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(RecorderInContainers, records_a_program_of_the_image) {
-  HEDDLE_STAGED(program, "fs-record-static");
+  HEDDLE_STAGED(program, "fs-record");
   const Words script = {"sh", "-c",
                         "cat /etc/debian_version; curl --version | head -n 1; cat /no/such/file; "
                         "echo new > /root/new && mv /root/new /root/newer && cat /root/newer; "

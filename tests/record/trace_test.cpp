@@ -135,7 +135,7 @@ TEST_F(Recorder, copies_all_files_that_the_program_needs) {
 }
 
 TEST_F(Recorder, static_build_runs_in_a_foreign_root) {
-  HEDDLE_STAGED(static_program, "fs-record-static");
+  HEDDLE_STAGED(static_program, "fs-record");
   if (::geteuid() != 0) HEDDLE_SKIP("needs root for chroot");
   run_checked({program_, "-q", "--out", trace_, "--slim", dir_ / "root", "xz", "--version"},
               {.cwd = "/"});
