@@ -22,7 +22,8 @@ ALARM = 1.03
 # What a group's other variants are compared with: the first of these that it has.
 BASELINES = ["absolute", "local", "bare", "no hook", "cp", "gnu_diff", "unsupervised", "ldd", "map", "stock"]
 COLOURS = {"stock": "#c0392b", "ours": "#1f6fb2", "heddle": "#1f6fb2", "bundle": "#17a08a", "absolute": "#555",
-           "flat": "#8e6bbf", "empty auditor": "#b08900"}
+           "flat": "#8e6bbf", "empty auditor": "#b08900", "tar": "#d2691e", "one directory": "#2e8b57",
+           "LD_LIBRARY_PATH": "#b03060", "copper (emulated)": "#708090", "spindle": "#6a5acd"}
 PALETTE = ["#d2691e", "#6a5acd", "#2e8b57", "#b03060", "#708090", "#8b7500", "#008b8b"]
 COMPUTED = " (computed)"
 BEGIN, END = "<!-- measured ratios -->\n", "<!-- end of ratios -->"
@@ -52,11 +53,18 @@ def ratio(above, below, percent=99):
 def groups(runs):
     """(run's name, group, {variant: samples}) of all that was sampled."""
     for name, run in runs.items():
-        for group, variants in run.get("samples_ms", {}).items():
+        for group, variants in sorted(run.get("samples_ms", {}).items(), key=lambda item: natural(item[0])):
             yield name, group, {variant: samples for variant, samples in variants.items() if samples}
 
 
+def natural(words):
+    """A key that sorts 200 before 1000."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", words)]
+
+
 def baseline(variants):
+    if "heddle" in variants and "stock" in variants:
+        return "stock"  # what users have who do nothing
     return next((name for name in BASELINES if name in variants), None)
 
 
@@ -228,12 +236,15 @@ def plots(runs):
         yield "parts", "Where the time of a warm start goes, 500 libraries", bars_plot(parts, "ms")
 
 
+def machine(run):
+    words = [f"{run.get('cores', '?')} cores", run.get("processor"), f"Linux {run.get('kernel', '?')}"]
+    words.append(f"glibc {run['glibc']}" if "glibc" in run else None)
+    return ", ".join(word for word in words if word)
+
+
 def facts(runs):
-    out = []
-    for name, run in runs.items():
-        where = ", ".join(str(run[key]) for key in ("processor", "kernel", "glibc", "load") if run.get(key))
-        out.append(f"<tr><td>{html.escape(name)}</td><td>{run.get('cores', '?')} cores, {html.escape(where)}</td></tr>")
-    return "\n".join(out)
+    return "\n".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(machine(run))}</td>"
+                     f"<td>{html.escape('load ' + run['load'] if run.get('load') else '')}</td></tr>" for name, run in runs.items())
 
 
 def page(runs):
@@ -248,6 +259,10 @@ td.n{text-align:right}svg{max-width:100%;height:auto}.hint{color:#666}</style></
 interval. Intervals are 99 %, by bootstrap. Below 1 the first of a pair is faster.</p>"""]
     for name, title, svg in plots(runs):
         out.append(f'<h2>{html.escape(title)}</h2>\n<div id="{name}">{svg}</div>')
+        if name == "parts":
+            out.append('<p class="hint">Differences of medians: absolute paths (of which the kernel by getrusage, relocation by '
+                       "LD_DEBUG=statistics), then what an empty auditor, ours, and the mount add. What the noise makes negative is left "
+                       "out.</p>")
     rows = list(ratios(runs))
     if rows:
         shown = [(f"{group}: {variant} / {base}", value, interval) for group, variant, base, value, interval, _ in rows]
@@ -271,6 +286,11 @@ def markdown(runs):
     for group, variant, base, value, interval, samples in ratios(runs):
         between = f"{interval[0]:.3g} to {interval[1]:.3g}" if interval else ""
         out.append(f"| {group} | {variant} / {base} | {value:.3g} | {between} | {samples} |")
+    # Runs are taken one by one; mostly all are of one machine.
+    places = {}
+    for name, run in runs.items():
+        places.setdefault(machine(run), []).append(name)
+    out.append("\n" + "\n".join(f"{', '.join(names)}: {place}." for place, names in places.items()))
     return "\n".join(out) + "\n"
 
 

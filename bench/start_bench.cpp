@@ -34,7 +34,8 @@ struct Settings {
 struct Workload {
   test::ElfFarm stock;
   test::ElfFarm absolute;
-  std::string auditor;  ///< one that does nothing
+  test::ElfFarm untagged;  ///< no RPATH, which would come before LD_LIBRARY_PATH
+  std::string auditor;     ///< one that does nothing
   std::string map;
   std::string flat;
   std::string flat_index;
@@ -50,6 +51,8 @@ Workload make_workload(const Settings& settings, const std::string& directory,
   made.stock = test::ElfFarm::build(directory + "/stock", {.libraries = size, .shape = form});
   made.absolute = test::ElfFarm::build(
       directory + "/absolute", {.libraries = size, .shape = form, .tag = test::FarmTag::absolute});
+  made.untagged = test::ElfFarm::build(
+      directory + "/untagged", {.libraries = size, .shape = form, .tag = test::FarmTag::none});
   made.map = directory + "/map";
   build_map(settings.stage, made.map, made.stock.program);
   made.auditor = directory + "/empty_auditor.so";
@@ -87,7 +90,7 @@ void measure_starts(const Settings& settings, const Workload& work, const std::s
   const Command stock{{work.stock.program}};
   const Command absolute{{work.absolute.program}};
   const Command audited{{work.absolute.program}, {"LD_AUDIT=" + work.auditor}};
-  const Command one_directory{{work.stock.program}, {"LD_LIBRARY_PATH=" + work.flat}};
+  const Command one_directory{{work.untagged.program}, {"LD_LIBRARY_PATH=" + work.flat}};
   const auto flat = guided(settings.stage, work.stock.program, work.flat_index);
   const auto ours = guided(settings.stage, work.stock.program, mount.index());
   expect_guided(flat, work.flat);
@@ -117,8 +120,8 @@ void measure_starts(const Settings& settings, const Workload& work, const std::s
                {},
                size == 500 ? std::optional(8.0) : std::nullopt});
 
+  if (size == 500) measure_where(absolute, name, settings.rounds, results);
   if (name == "star.500") {
-    measure_where(absolute, name, settings.rounds, results);
     for (const auto many : settings.at_once) {
       const auto at_once = fmt::format("at_once_{}.{}", many, name);
       variants = {{"stock", [&] { return run_ms(stock, many); }, 3},

@@ -37,11 +37,16 @@ TEST_F(Demo, shows_each_program_cold_and_warm_with_and_without_heddle) {
     EXPECT_GT(row.at("without").at("operations").get<int>(), 0);
   }
   EXPECT_EQ(programs.size(), 4U);
-  // 30 libraries by RPATH: about 450 paths that do not exist, none with heddle.
+  // 30 libraries by RPATH: about 450 paths that do not exist, none with heddle. (How many requests
+  // are left depends on the mount's device number: with another one the cached map is not used.)
   const auto& cold = rows.at(1);
   EXPECT_EQ(cold.at("start"), "cold");
   EXPECT_GT(cold.at("without").at("operations").get<int>(), 450);
-  EXPECT_LT(cold.at("with").at("operations").get<int>(), 300);
+  EXPECT_LT(cold.at("with").at("operations").get<int>(),
+            cold.at("without").at("operations").get<int>());
+  const auto& bundle = rows.at(2);
+  EXPECT_EQ(bundle.at("start"), "bundle");
+  EXPECT_LT(bundle.at("with").at("operations").get<int>(), 60);
   EXPECT_EQ(mounts_with(dir_.path()), 0U);
 }
 
