@@ -265,7 +265,7 @@ std::optional<std::vector<Wide>> ElfFile::table(std::uint64_t offset, std::uint6
   if (!raw) return std::nullopt;
   for (std::size_t i = 0; i < count; ++i)
     out[i] = read_record<Wide>(raw->data() + i * size, is_64(),
-                               [this](auto value) { return number(value); });
+                               [this](auto value) { return this->number(value); });
   return out;
 }
 template std::optional<std::vector<Elf64_Sym>> ElfFile::table(std::uint64_t, std::uint64_t) const;

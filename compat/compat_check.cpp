@@ -113,8 +113,8 @@ std::string read_text(const std::string& path) {
   ::setenv("HEDDLE_PROGRAM", "compat-check", 1);
   ::execv(helper.c_str(), to_c_array(argv).data());
   if (errno == ENOENT)
-    throw Error("compat-client", "is not installed", "this heddle is built without gRPC",
-                "the static archive asks no server: use a heddle of the distribution");
+    throw Error("compat-client", "is not installed", "it is apart, because it needs gRPC",
+                "install the package heddle-server, or build heddle from its sources");
   throw Error::from_errno(helper, "cannot be started");
 }
 

@@ -9,8 +9,8 @@
 // ld.so calls la_objsearch and la_objopen with its lock held, also for a dlopen in any thread, but
 // at exit la_objclose without it (dl-fini.c).
 
-#include <limits.h>
 #include <link.h>
+#include <linux/limits.h>
 
 #include "fuseovl/audit/index_view.hpp"
 #include "fuseovl/audit/kernel.hpp"

@@ -2,7 +2,7 @@
 #include <dirent.h>
 #include <elf.h>
 #include <errno.h>
-#include <limits.h>
+#include <linux/limits.h>
 
 #include "fuseovl/audit/index_view.hpp"
 #include "fuseovl/audit/kernel.hpp"
@@ -216,20 +216,20 @@ bool has_slash(const char* name) {
 const char* find_by_path(const IndexView& index, const char* name, const link_map& requester,
                          bool moved) {
   if (!index.chosen() || !has_slash(name)) return nullptr;
-  const char* path = name;
+  const char* asked = name;
   if (const char* rest = behind_origin(name)) {
     const unsigned long size = write_origin(requester);
     if (size == 0 || size + length(rest) >= sizeof expanded) return nullptr;
     copy(expanded + size, rest);
-    path = expanded;
-    if (const char* target = index.target(path)) return target;
+    asked = expanded;
+    if (const char* target = index.target(asked)) return target;
   }
   struct stat st;
-  if (!stat_path(path, st)) return nullptr;
+  if (!stat_path(asked, st)) return nullptr;
   const char* target = index.target_of_file(
       st.st_dev, st.st_ino, st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec);
   if (target) return target;
-  return moved && path == expanded ? path : nullptr;
+  return moved && asked == expanded ? asked : nullptr;
 }
 
 }  // namespace heddle::audit

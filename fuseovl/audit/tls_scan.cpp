@@ -7,7 +7,7 @@
 // it is mapped.
 
 #include <elf.h>
-#include <limits.h>
+#include <linux/limits.h>
 
 #include "fuseovl/audit/kernel.hpp"
 #include "fuseovl/audit/process.hpp"

@@ -56,7 +56,9 @@ IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out
     ++opens.passed;
     // A write with the recorder's rights would keep a set-user-ID bit.
     out.open_flags = kOpenPassthrough | (writes || each_io_ ? FOPEN_DIRECT_IO : 0U);
-    std::memcpy(&out.padding, &opens.backing, sizeof(opens.backing));
+    // The last field: "padding" in <linux/fuse.h> before Linux 6.9, "backing_id" since.
+    std::memcpy(reinterpret_cast<char*>(&out + 1) - sizeof(opens.backing), &opens.backing,
+                sizeof(opens.backing));
     return Mode::passed;
   }
   const bool alone = opens.kept == 0 && opens.direct == 0;

@@ -110,8 +110,8 @@ std::vector<const SideFile*> SideChoice::plugins() const {
   const auto served = directories();
   std::vector<const SideFile*> out;
   for (const auto& [name, plugin] : host_.plugins())
-    if (std::ranges::any_of(served, [&, &name = name](const PluginDirectory& directory) {
-          return name.starts_with(directory.view_name + "/");
+    if (std::ranges::any_of(served, [&, &file = name](const PluginDirectory& directory) {
+          return file.starts_with(directory.view_name + "/");
         }))
       out.push_back(&plugin);
   return out;

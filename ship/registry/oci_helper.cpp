@@ -25,8 +25,8 @@ Result<int> run_oci_client(const char* program, const std::vector<std::string>& 
                            std::string_view input, int out) {
   const auto client = TRY(own_program_dir()) + "/../libexec/heddle/oci-client";
   if (::access(client.c_str(), F_OK) != 0)
-    return fail("oci-client", "is not installed", "this heddle is built without libcurl",
-                "the static archive has no registry client: use a heddle of the distribution");
+    return fail("oci-client", "is not installed", "it is apart, because it needs libcurl",
+                "install the package heddle-server, or build heddle from its sources");
   const Fd content = TRY(memory_file(input));
   std::vector<std::string> argv = {"oci-client"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());

@@ -308,14 +308,18 @@ TEST_P(Rule, holds_as_in_the_real_ld_so) {
   const auto closure = value_or_throw(resolve(world, loader, rule.run, options));
 
   // Compared with the case.
+  // glibc 2.41 lists ld.so in every case, at a place that the comparison with it below checks.
+  const bool lists_interpreter = loader.glibc_minor >= 41;
   std::vector<std::string> ours;
   for (std::size_t i = 1; i < closure.objects.size(); ++i) {
     const auto& object = closure.objects[i];
-    if (object.found_by == FoundBy::interpreter && loader.glibc_minor >= 41) continue;
+    if (object.found_by == FoundBy::interpreter && lists_interpreter) continue;
     ours.push_back(object.requested_as + " " + object.path + " " + to_string(object.found_by));
   }
   std::vector<std::string> expected;
-  for (const auto& e : rule.expected) expected.push_back(e.name + " " + e.path + " " + e.by);
+  for (const auto& e : rule.expected)
+    if (e.by != "interpreter" || !lists_interpreter)
+      expected.push_back(e.name + " " + e.path + " " + e.by);
   EXPECT_EQ(ours, expected);
   ASSERT_EQ(closure.missing.size(), rule.missing.size());
   for (std::size_t i = 0; i < rule.missing.size(); ++i) {

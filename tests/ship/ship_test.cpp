@@ -122,7 +122,7 @@ TEST_F(Ship, sbcast_reads_the_source_once_and_each_node_checks_its_copy) {
     EXPECT_EQ(said.at("source"), "copy") << said;
     EXPECT_EQ(said.at("tries"), 1);
     const auto path = lines_of(shipped.result.out).at(0);
-    EXPECT_EQ(path, shipped.report.at("path"));
+    EXPECT_EQ(path, shipped.report.at("path").get<std::string>());
     const auto there =
         on(node, "stat -c \"%a %s\" " + path + " $(dirname " + path + "); sha256sum <" + path);
     EXPECT_THAT(there.out, StartsWith("400 " + std::to_string(size_) + "\n700 "));
