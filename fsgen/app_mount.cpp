@@ -112,9 +112,19 @@ std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistic
 }
 
 Result<Child> start_service(const Fd& door, MountLease::Kind kind, const MountOrder& order) {
-  return start_fs_mount({"--keep", kind == MountLease::Kind::privately ? "private" : "fusermount",
-                         "--listen-fd", "3"},
-                        order, {door.get()});
+  const auto start = [&] {
+    return start_fs_mount({"--keep", kind == MountLease::Kind::privately ? "private" : "fusermount",
+                           "--listen-fd", "3"},
+                          order, {door.get()});
+  };
+  if (!order.no_child) return start();
+  const auto start_and_leave = [&]() -> Result<void> {
+    auto service = TRY(start());
+    (void)service.release();
+    return {};
+  };
+  TRY(run_in_child(kMountLimit, {.dies_with_parent = false}, start_and_leave));
+  return Child(-1);
 }
 
 Result<Connection> connect_or_start(const std::string& name, MountLease::Kind kind,
@@ -218,7 +228,7 @@ Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder
       return fail(std::move(mount.error()));
     }
     lease.mount_ = std::move(*mount);
-    if (lease.joined())
+    if (lease.joined() && !order.no_child)  // else nobody asks what APP's run has added
       if (const auto counted = lease.count()) lease.before_ = *counted;
     return lease;
   }
