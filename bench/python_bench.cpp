@@ -232,11 +232,11 @@ class Bench {
   /// Packages, and the slow mount that they are imported from.
   struct World {
     World(Bench& owner, const Layout& layout, std::optional<test::SlowOptions> slow_options = {})
-        : bench(owner), source(owner.at("source")), root(owner.at("slow")), above(layout.above) {
+        : bench(owner), source(owner.at("source")), root(owner.at("slow")) {
       fs::remove_all(source);
       for (int i = 0; i < bench.settings_.packages; ++i) {
         const auto name = fmt::format("p{}", i);
-        const auto entry = above + (layout.merged ? "site" : fmt::format("e{}", i));
+        const auto entry = layout.above + (layout.merged ? "site" : fmt::format("e{}", i));
         const auto package = fmt::format("{}/{}/{}", source, entry, name);
         test::write_text_file(package + "/__init__.py", "from . import m" + name.substr(1) + "\n");
         test::write_text_file(fmt::format("{}/m{}.py", package, i),
@@ -246,10 +246,6 @@ class Bench {
       test::run_checked({bench.settings_.python, "-m", "compileall", "-q", source});
       slow = std::make_unique<SlowMount>(source, root, bench.at("slow.counts"),
                                          slow_options.value_or(bench.options()));
-    }
-    /// The tree that a map has.
-    std::string tree() const {
-      return above.empty() ? root : root + "/" + above.substr(0, above.size() - 1);
     }
     Command python_in(const std::string& where) const {
       std::string path;
@@ -272,7 +268,7 @@ class Bench {
     }
 
     Bench& bench;
-    std::string source, root, above;
+    std::string source, root;
     std::vector<std::string> entries;  ///< of sys.path, relative
     std::unique_ptr<SlowMount> slow;
   };
@@ -369,10 +365,11 @@ class Bench {
     }
   }
 
+  /// Its tree is the file system's root, as fs-gen finds it where the kernel keeps no names.
   void build_map(const World& world, const std::string& name) {
     world.slow->reset();
     const double ms = run_ms({{program("fs-resolve"), "build", "--python", "off", "--tree",
-                               world.tree(), "-o", map(), settings_.python}});
+                               world.root, "-o", map(), settings_.python}});
     const auto counts = world.slow->counts();
     if (name != "python" || !built_.insert(name).second) return;
     results_.add({name + ".build.seconds", ms / 1000, "s"});

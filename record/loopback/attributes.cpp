@@ -15,7 +15,7 @@ int may_access(Request& request, int fd, int mask) {
   if (const int rc = stat_fd(fd, st); rc != 0) return rc;
   char acl[4096];
   const ssize_t n = ::getxattr(OwnPath(fd).text, "system.posix_acl_access", acl, sizeof(acl));
-  if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP) return EACCES;
+  if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP) return errno;
   const std::string_view entries(acl, n > 0 ? static_cast<std::size_t>(n) : 0);
   return request.rights().may_by_mode(st, entries, mask) ? 0 : EACCES;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -26,6 +27,8 @@ namespace heddle {
 namespace {
 
 constexpr const char* kNoTree = "no tree of a map";
+/// What a look at a name takes at least if its file server is asked.
+constexpr auto kAskedAgain = std::chrono::microseconds(50);
 constexpr const char* kExcludeHint = "--tree-exclude DIR leaves a directory to the original";
 
 std::string parent_of(const std::string& path) {
@@ -73,7 +76,7 @@ class TreeChoice {
     std::map<std::string, Candidate> wanted = TRY(take_named());
     take_found(wanted);
     keep_outermost(wanted);
-    while (wanted.size() > 1 && collapse(wanted)) continue;
+    while (collapse(wanted)) continue;
     return_to_places(wanted);
     while (!wanted.empty()) wanted = TRY(read(wanted));
     for (const auto& path : exclude_)
@@ -202,12 +205,36 @@ class TreeChoice {
     return any;
   }
 
-  /// A directory above the place where trees meet may get other names at any time: it is not read.
+  /// A directory above the place where trees meet may get other names at any time: it is not read,
+  /// unless its file system is asked for it again each time that a path through it is walked.
   static void return_to_places(std::map<std::string, Candidate>& wanted) {
     std::map<std::string, Candidate> out;
-    for (auto& [path, candidate] : wanted)
-      out[candidate.place.empty() ? path : candidate.place] = std::move(candidate);
+    for (auto& [path, candidate] : wanted) {
+      const auto& place = candidate.place;
+      if (place.empty() || place == path || !keeps_names_above(place)) {
+        if (!place.empty() && place != path) candidate.inside.push_back(place);
+        out[path] = std::move(candidate);
+      } else {
+        out[std::string(place)] = std::move(candidate);
+      }
+    }
     wanted = std::move(out);
+  }
+
+  /// Whether the kernel keeps the names that lead to `path`: NFS and Lustre let it, FUSE with
+  /// timeouts of 0 does not. Told by the time of a second look.
+  static bool keeps_names_above(const std::string& path) {
+    const auto fastest = [](const std::string& looked_at) {
+      auto best = std::chrono::steady_clock::duration::max();
+      for (int i = 0; i < 4; ++i) {
+        struct stat st {};
+        const auto begin = std::chrono::steady_clock::now();
+        (void)::lstat(looked_at.c_str(), &st);
+        best = std::min(best, std::chrono::steady_clock::now() - begin);
+      }
+      return best;
+    };
+    return fastest(path) - fastest("/") < kAskedAgain;
   }
 
   /// Whether the directory `parent` is on the file system of `names` in it, and has no other. Not

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// fs-ship on a real Slurm of four nodes (tests/ship/slurm_cluster). The engine of most cases is a
+// fs-ship on a real Slurm of four nodes (tests/support/cluster). The engine of most cases is a
 // script around sbcast that does harm on the way.
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,17 +10,13 @@
 
 #include "base/file_stamp.hpp"
 #include "ship/bundle/bundle_writer.hpp"
+#include "tests/support/cluster.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
 
 using Json = nlohmann::json;
-
-/// `sh -c script` inside the cluster's or a node's namespaces, those of the process `init`.
-Strings enter(int init, const std::string& script) {
-  return {"nsenter", "-t", std::to_string(init), "-m", "-n", "-u", "-p", "sh", "-c", script};
-}
 
 void write_script(const std::string& path, const std::string& text) {
   std::ofstream(path) << "#!/bin/bash\n" << text << "\n";
@@ -56,47 +52,16 @@ class Bundle : public ::testing::Test {
 class Ship : public Bundle {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) HEDDLE_SKIP("a Slurm of namespaces needs root");
-    for (const auto* program : {"slurmctld", "slurmd", "munged", "ip", "setpriv"})
-      if (run({"sh", "-c", "PATH=$PATH:/usr/sbin command -v "s + program}).status != 0)
-        HEDDLE_SKIP(program + " is not installed"s);
+    if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
     Bundle::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     fs::permissions(dir_.path(), fs::perms(01777));  // jobs of another user
-    start_cluster();
+    cluster_.emplace(dir_.path(), 4, epilog_);
   }
   void TearDown() override { cluster_.reset(); }
 
-  void start_cluster() {
-    const auto source = std::string(std::getenv("HEDDLE_SOURCE"));
-    Strings environment;
-    for (char** each = environ; *each != nullptr; ++each)
-      if (!std::string(*each).starts_with("EPILOG=")) environment.emplace_back(*each);
-    if (!epilog_.empty()) environment.push_back("EPILOG=" + epilog_);
-    const auto log = value_or_throw(open_file(dir_ / "cluster.log", O_WRONLY | O_CREAT));
-    SpawnOptions options{{{log.get(), STDOUT_FILENO}, {log.get(), STDERR_FILENO}}};
-    options.environment = environment;
-    cluster_.emplace(value_or_throw(
-        spawn(source + "/tests/ship/slurm_cluster", {"slurm_cluster", dir_ / "c", "4"}, options)));
-    ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "c/ready"); }))
-        << value_or_throw(read_file(dir_ / "cluster.log"));
-    const auto own = std::to_string(cluster_->pid());
-    std::ifstream("/proc/" + own + "/task/" + own + "/children") >> init_;
-    ASSERT_GT(init_, 1);
-  }
-
-  std::string in_cluster() const {
-    return "unset TMPDIR; export XDG_CACHE_HOME=" + (dir_ / "cache") +
-           " SLURM_CONF=" + (dir_ / "c/slurm.conf") + "; cd " + dir_.path() + "; ";
-  }
-  RunResult sh(const std::string& script) const { return run(enter(init_, in_cluster() + script)); }
-  /// On the node, as the cluster's root.
-  RunResult on(int node, const std::string& script) const {
-    std::ifstream file(dir_ / ("c/pid.n" + std::to_string(node)));
-    std::string pid;
-    file >> pid;
-    return sh("nsenter -t " + pid + " -m -n -p sh -c '" + script + "'");
-  }
+  RunResult sh(const std::string& script) const { return cluster_->sh(script); }
+  RunResult on(int node, const std::string& script) const { return cluster_->on(node, script); }
 
   struct Shipped {
     RunResult result;
@@ -137,8 +102,7 @@ class Ship : public Bundle {
   }
 
   std::string epilog_;
-  std::optional<Child> cluster_;
-  int init_ = -1;
+  std::optional<Cluster> cluster_;
 };
 
 TEST_F(Ship, sbcast_reads_the_source_once_and_each_node_checks_its_copy) {
@@ -162,7 +126,7 @@ TEST_F(Ship, sbcast_reads_the_source_once_and_each_node_checks_its_copy) {
     const auto there =
         on(node, "stat -c \"%a %s\" " + path + " $(dirname " + path + "); sha256sum <" + path);
     EXPECT_THAT(there.out, StartsWith("400 " + std::to_string(size_) + "\n700 "));
-    EXPECT_THAT(there.out, HasSubstr(run_checked(enter(init_, "sha256sum <" + bundle())).out));
+    EXPECT_THAT(there.out, HasSubstr(sh("sha256sum <" + bundle()).out));
   }
   std::uint64_t bytes = 0;
   std::size_t opened = 0;

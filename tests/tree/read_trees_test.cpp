@@ -204,6 +204,20 @@ TEST_F(ReadTreesTest, leave_what_is_above_a_lone_environment_to_the_user) {
   EXPECT_THAT(paths(), ElementsAre("env/one", "env/two/only/c"));
 }
 
+TEST_F(ReadTreesTest, take_what_is_above_where_the_kernel_keeps_no_names) {
+  for (const char* name : {"a", "b"}) put("origin/opt/site/" + std::string(name) + "/x.py");
+  SlowMount slow(dir_ / "origin", dir_ / "slow", dir_ / "counts");
+  find({"slow/opt/site/a", "slow/opt/site/b"});
+  EXPECT_THAT(paths(), ElementsAre("slow"));
+  // As far as it may be a tree.
+  request_.never.push_back(dir_ / "slow");
+  EXPECT_THAT(paths(), ElementsAre("slow/opt"));
+  fs::remove_all(dir_ / "origin/opt/site/b");
+  find({"slow/opt/site/a"});
+  EXPECT_THAT(paths(), ElementsAre("slow/opt"));
+  slow.stop();
+}
+
 TEST_F(ReadTreesTest, leave_directories_of_too_many_names_unless_they_are_named) {
   put("env/lib/x.py");
   for (int i = 0; i < 300; ++i) put("env/data/" + std::to_string(i));

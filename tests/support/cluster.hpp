@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/child.hpp"
+#include "tests/support/run.hpp"
+
+namespace heddle::test {
+
+/// Nodes n1, n2, ... and a login node in namespaces, with Slurm, an ssh of their own for mpirun and
+/// hydra, and a private /tmp, /dev/shm and network each (tests/support/cluster). Their end is the
+/// destructor's or the test program's, however that comes about. MPICH's ranks that send messages
+/// between nodes may hang in MPI_Finalize (cluster_test.cpp).
+class Cluster {
+ public:
+  /// Why none can be made here: "" if it can.
+  static std::string obstacle();
+
+  /// Its files are in `directory`/c, and all nodes see `directory`, which exists. `epilog`: Slurm's
+  /// Epilog program. Throws heddle::Error unless all nodes are idle within 40 seconds.
+  explicit Cluster(std::string directory, int nodes = 4, const std::string& epilog = "");
+
+  /// `sh -c script` in `directory` on the login node, as root. HOME and XDG_CACHE_HOME are below
+  /// `directory`; Open MPI may run as root.
+  RunResult sh(const std::string& script, RunOptions options = {}) const;
+  /// The same on node `node`: 1 is n1.
+  RunResult on(int node, const std::string& script, RunOptions options = {}) const;
+
+  /// mpirun's `--mca plm_rsh_agent` and hydra's -launcher-exec: `rsh NODE COMMAND...`.
+  std::string rsh() const { return directory_ + "/c/rsh"; }
+  /// The pid of a node's init as the login node sees it; its end is the node's end.
+  std::string init_of(int node) const;
+  /// As the test program sees it.
+  int login_init() const { return init_; }
+
+ private:
+  RunResult shell(const std::vector<std::string>& prefix, const std::string& script,
+                  RunOptions options) const;
+
+  std::string directory_;
+  std::optional<Child> process_;
+  int init_ = -1;  ///< the login node's pid 1
+};
+
+}  // namespace heddle::test
