@@ -54,6 +54,11 @@ void for_each_field(Settings& s, const Each& each) {
   each("slow", s.slow);
   each("fast", s.fast);
   each("tree", s.trees);
+  each("profile", s.profile);
+  each("image", s.image);
+  each("backend", s.backend);
+  each("source", s.source);
+  each("hooks", s.hooks);
   each("reports", s.reports);
 }
 

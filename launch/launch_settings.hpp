@@ -16,7 +16,10 @@ struct LaunchSettings {
   std::string via;
   std::string python;
   std::vector<std::string> slow, fast, trees;
-  std::string reports;  ///< a directory that all nodes see; empty: no reports
+  std::string profile;  ///< path of a profile with variables of the ranks; empty: none
+  std::string image;    ///< of the ranks' containers; empty: none
+  std::string backend, source, hooks;  ///< as RankContainer's
+  std::string reports;                 ///< a directory that all nodes see; empty: no reports
 };
 
 /// The value of kLaunchVariable for ranks that execute `agent`, whose name has no comma: of

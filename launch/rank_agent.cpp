@@ -14,10 +14,14 @@
 #include "base/launch/app_process.hpp"
 #include "base/launch/rank.hpp"
 #include "base/launch/rank_mark.hpp"
+#include "base/log.hpp"
 #include "base/run_main.hpp"
+#include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
 #include "launch/hooks.hpp"
+#include "launch/profile.hpp"
+#include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
 
 namespace heddle::launch {
@@ -120,6 +124,21 @@ class Rank {
     return Error::from_errno(path_, "cannot be executed guided", done->exec_error).message();
   }
 
+  int become_contained(const Result<Profile>& profile) {
+    RankReport line;
+    line.why = "in a container of " + settings_.image;
+    say_to_launcher(std::move(line));
+    inherited_.restore();
+    if (!profile) {
+      report(profile.error());
+      return 126;
+    }
+    RankContainer container{settings_.image, settings_.backend, settings_.source, settings_.hooks,
+                            profile->files};
+    for (const auto& [name, value] : profile->environment) container.names.push_back(name);
+    return enter_container(container, path_, options_.command);
+  }
+
   int become_unguided(const std::string& why) {
     RankReport line;
     line.why = why.empty() ? inherited_.messages() : why;
@@ -147,6 +166,14 @@ class Rank {
   GenOptions options_;
 };
 
+/// Reads the profile `path` and sets its variables in this process. Empty path: an empty profile.
+Result<Profile> take_profile(const std::string& path) {
+  if (path.empty()) return Profile();
+  auto profile = TRY(read_profile(path));
+  for (const auto& [name, value] : profile.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  return profile;
+}
+
 }  // namespace
 
 int become_rank(int argc, char** argv) {
@@ -155,8 +182,12 @@ int become_rank(int argc, char** argv) {
   const auto settings = decode(value ? value : "");
   remove_hooks();
   Rank rank(argv[2], {argv + 3, argv + argc}, settings.value_or(LaunchSettings()));
-  std::string why = !settings ? "fs-launch is of another version" : "";
+  std::string why = settings ? "" : "fs-launch is of another version";
+  const auto profile = take_profile(settings ? settings->profile : "");
+  if (!profile) why = profile.error().message();
   if (Environment().get("HEDDLE") == "off") why = "HEDDLE=off";
+  if (settings && !settings->image.empty() && why != "HEDDLE=off")
+    return rank.become_contained(profile);
   if (why.empty()) {
     try {
       why = rank.become_guided();
