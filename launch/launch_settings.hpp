@@ -26,6 +26,8 @@ struct LaunchSettings {
 /// letters, digits and `/._-+=@,%` only, if `agent` is, so that no shell or argument list changes
 /// it.
 std::string encode(const std::string& agent, const LaunchSettings& settings);
+/// The same value for a process that starts ranks itself: it is no rank any more.
+std::string with_own_mark(const std::string& value);
 /// nullopt: not of this version.
 std::optional<LaunchSettings> decode(std::string_view value);
 

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: MIT
+# Made by `./dev completions` from fs-launch --help; do not edit.
+complete -c fs-launch -s h -l help -d 'Print this help message and exit'
+complete -c fs-launch -l version -d 'Display program version information and exit'
+complete -c fs-launch -l map -r -d 'Guide the ranks by this map or bundle (default: each node resolves, once)'
+complete -c fs-launch -l ship -r -d 'What copies a bundle to the nodes of a Slurm job: sbcast (default), another engine of fs-ship, or no'
+complete -c fs-launch -l stage -r -d 'Copy the files to this directory on each node, serve the copies'
+complete -c fs-launch -l slow -r -d 'The files below DIR are slow: a mount pays (repeatable)'
+complete -c fs-launch -l fast -r -d 'The files below DIR are fast: they need no mount (repeatable)'
+complete -c fs-launch -l tree -r -d 'Serve the directory tree DIR over its own path (repeatable)'
+complete -c fs-launch -l python -r -d 'As fs-gen --python'
+complete -c fs-launch -l via -x -a 'best private fusermount direct' -d 'As fs-gen --via'
+complete -c fs-launch -l report -d 'When the launcher has ended, write to stderr which ranks were guided, and why others were not'
+complete -c fs-launch -l dry-run -d 'Start nothing; print the variables that would be set and the command'
+complete -c fs-launch -s q -l quiet -d 'No line on stderr when the job runs without heddle'
