@@ -32,7 +32,7 @@
 #include "launch/allocation.hpp"
 #include "launch/hooks.hpp"
 #include "launch/profile.hpp"
-#include "launch/profile_main.hpp"
+#include "launch/profile_command.hpp"
 #include "launch/rank_agent.hpp"
 #include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"

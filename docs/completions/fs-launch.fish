@@ -2,6 +2,7 @@
 # Made by `./dev completions` from fs-launch --help; do not edit.
 complete -c fs-launch -s h -l help -d 'Print this help message and exit'
 complete -c fs-launch -l version -d 'Display program version information and exit'
+complete -c fs-launch -l profile -r -d 'What this profile names (default: the one that fs-launch profile use selected)'
 complete -c fs-launch -l map -r -d 'Guide the ranks by this map or bundle (default: each node resolves, once)'
 complete -c fs-launch -l ship -r -d 'What copies a bundle to the nodes of a Slurm job: sbcast (default), another engine of fs-ship, or no'
 complete -c fs-launch -l stage -r -d 'Copy the files to this directory on each node, serve the copies'
@@ -10,6 +11,9 @@ complete -c fs-launch -l fast -r -d 'The files below DIR are fast: they need no 
 complete -c fs-launch -l tree -r -d 'Serve the directory tree DIR over its own path (repeatable)'
 complete -c fs-launch -l python -r -d 'As fs-gen --python'
 complete -c fs-launch -l via -x -a 'best private fusermount direct' -d 'As fs-gen --via'
+complete -c fs-launch -l image -r -d 'Run each rank in a container of this image, or of this unpacked root file system'
+complete -c fs-launch -l backend -x -a 'auto podman charliecloud docker apptainer singularity shifter' -d 'What runs the containers (default: podman)'
+complete -c fs-launch -l source -r -d 'A script that a shell in the container reads before the program starts'
 complete -c fs-launch -l report -d 'When the launcher has ended, write to stderr which ranks were guided, and why others were not'
 complete -c fs-launch -l dry-run -d 'Start nothing; print the variables that would be set and the command'
 complete -c fs-launch -s q -l quiet -d 'No line on stderr when the job runs without heddle'
