@@ -284,7 +284,7 @@ Result<RunReport> GuidedRun::become() {
     TRY(cover_with_trees(mount_point_, trees_));
     TRY(lease_->keep_over_exec());
   }
-  (void)remove_tree(work_.release());
+  work_ = TempDir();
   (*before_exec_)(report);
   report.exec_error = execute(command);
   return report;

@@ -19,8 +19,8 @@ Result<TempDir> make_work_dir();
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
                            const PreparedMap& map, TempDir work);
 
-/// As run_best(), but this process executes APP, which then holds its mount, and returns only if
-/// that fails. `before_exec` gets a report of what is known by then.
+/// As run_best(), but `work` may be none, and this process executes APP, which then holds its
+/// mount, and returns only if that fails. `before_exec` gets a report of what is known by then.
 Result<RunReport> become_best(const GenOptions& options, const std::string& app_path,
                               const PreparedMap& map, TempDir work,
                               const std::function<void(const RunReport&)>& before_exec);

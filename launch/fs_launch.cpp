@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 
@@ -30,7 +31,10 @@
 #include "fsgen/guided_environment.hpp"
 #include "launch/allocation.hpp"
 #include "launch/hooks.hpp"
+#include "launch/profile.hpp"
+#include "launch/profile_command.hpp"
 #include "launch/rank_agent.hpp"
+#include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
@@ -42,6 +46,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   LaunchSettings settings;
+  std::string profile;
   std::string ship = "sbcast";
   bool report = false;
   bool dry_run = false;
@@ -51,8 +56,11 @@ struct Options {
 
 void add_options(CLI::App& app, Options& o) {
   auto& s = o.settings;
-  set_usage(app, "fs-launch [OPTIONS] [--] LAUNCHER ARGS...");
+  set_usage(app, "fs-launch [OPTIONS] [--] LAUNCHER ARGS...\n       fs-launch profile COMMAND ...");
   app.set_version_flag("--version", "fs-launch (heddle) " HEDDLE_VERSION);
+  app.add_option("--profile", o.profile,
+                 "What this profile names (default: the one that fs-launch profile use selected)")
+      ->type_name("NAME");
   app.add_option("--map", s.map,
                  "Guide the ranks by this map or bundle (default: each node resolves, once)")
       ->type_name("MAP");
@@ -77,6 +85,16 @@ void add_options(CLI::App& app, Options& o) {
                            {"fusermount", "fusermount"},
                            {"direct", "direct"}},
                           "As fs-gen --via");
+  app.add_option("--image", s.image,
+                 "Run each rank in a container of this image, or of this unpacked root file system")
+      ->type_name("IMAGE");
+  std::vector<std::pair<std::string, std::string>> backends;
+  for (const auto* name : kBackends) backends.emplace_back(name, name);
+  add_choice<std::string>(app, "--backend", s.backend, backends,
+                          "What runs the containers (default: podman)");
+  app.add_option("--source", s.source,
+                 "A script that a shell in the container reads before the program starts")
+      ->type_name("SCRIPT");
   app.add_flag(
       "--report", o.report,
       "When the launcher has ended, write to stderr which ranks were guided, and why others "
@@ -102,8 +120,29 @@ void complete(LaunchSettings& s) {
   };
   make_absolute(s.map);
   make_absolute(s.stage);
+  make_absolute(s.source);
+  if (std::filesystem::is_directory(s.image)) make_absolute(s.image);
   for (auto* list : {&s.slow, &s.fast, &s.trees}) std::ranges::for_each(*list, make_absolute);
   if (s.python.find('/') != s.python.npos) make_absolute(s.python);
+}
+
+/// What the profile says and the command line does not. A profile that cannot be read ends
+/// fs-launch, since the job would run without what was set up for it.
+void apply_profile(Options& o) {
+  const auto name = o.profile.empty() ? value_or_throw(selected_profile()) : o.profile;
+  if (name.empty()) return;
+  const auto path = value_or_throw(find_profile(name));
+  const auto profile = value_or_throw(read_profile(path));
+  if (o.settings.map.empty()) o.settings.map = profile.map;
+  if (!profile.environment.empty() || !profile.files.empty()) o.settings.profile = path;
+  const auto& container = profile.container;
+  if (o.settings.image.empty()) o.settings.image = container.image;
+  if (o.settings.backend.empty()) o.settings.backend = container.backend;
+  if (o.settings.source.empty()) o.settings.source = container.source;
+  const auto& library = profile.mpi.library;
+  if (!o.quiet && !library.empty() && ::access(library.c_str(), F_OK) != 0)
+    warn(Error(library, "the profile's MPI library cannot be found", std::strerror(errno),
+               "fs-launch profile edit " + name + " --mpi DIR"));
 }
 
 /// Becomes the launcher. Returns the exit status when that fails.
@@ -130,6 +169,13 @@ AppEnd run_launcher(const Words& command, const std::string& reports) {
   return end;
 }
 
+void prepare_image(LaunchSettings& settings) {
+  RankContainer container{settings.image, settings.backend};
+  value_or_throw(prepare_containers(container));
+  settings.backend = container.backend;
+  settings.hooks = container.hooks;
+}
+
 void print_plan(const Hooks& hooks, const Words& command) {
   std::string out;
   for (const auto& [name, value] : hooks.variables)
@@ -145,8 +191,10 @@ AppEnd launch(Options& o) {
     leave_standing_mount();
     return {become_launcher(o.command)};
   }
+  apply_profile(o);
   complete(o.settings);
   const auto unguided = [&](const Error& why) -> AppEnd {
+    if (!o.settings.image.empty()) throw why;  // the ranks would run outside of the image
     if (!o.quiet) warn(Error("", why.message(), "the job runs without heddle", why.hint()));
     if (!o.dry_run) return {become_launcher(o.command)};
     print_plan({}, o.command);
@@ -163,6 +211,7 @@ AppEnd launch(Options& o) {
   }
   if (auto ready = prepare_nodes(o.settings, o.ship, o.dry_run); !ready)
     return unguided(ready.error());
+  if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
   const auto hooks = hooks_for(o.settings);
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
@@ -186,6 +235,9 @@ int run_program(int argc, char** argv) {
   auto split = split_command_line(app, argc, argv);
   if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
   if (split.command.empty()) return usage_error("fs-launch", "no launcher given");
+  const auto words = static_cast<int>(split.command.size());
+  if (split.command[0] == "profile" && std::string_view(argv[argc - words - 1]) != "--")
+    return profile_main(words, argv + argc - words);
   o.command = std::move(split.command);
   clean_up_on_signals();
   return end_like(launch(o));

@@ -54,6 +54,11 @@ void for_each_field(Settings& s, const Each& each) {
   each("slow", s.slow);
   each("fast", s.fast);
   each("tree", s.trees);
+  each("profile", s.profile);
+  each("image", s.image);
+  each("backend", s.backend);
+  each("source", s.source);
+  each("hooks", s.hooks);
   each("reports", s.reports);
 }
 
@@ -63,9 +68,22 @@ bool is_plain(std::string_view text) {
   return std::ranges::all_of(text, [](unsigned char c) { return is_plain(c); });
 }
 
+namespace {
+
+std::string own_mark() {
+  return fmt::format("{:016x}", rank_mark([](const char* name) { return std::getenv(name); }));
+}
+
+}  // namespace
+
+std::string with_own_mark(const std::string& value) {
+  const auto at = value.find(kSeparator);
+  if (at == value.npos || value.size() < at + 1 + kMarkDigits) return value;
+  return std::string(value).replace(at + 1, kMarkDigits, own_mark());
+}
+
 std::string encode(const std::string& agent, const LaunchSettings& settings) {
-  const auto mark = rank_mark([](const char* name) { return std::getenv(name); });
-  auto out = fmt::format("{}{}{:016x}", agent, kSeparator, mark);
+  auto out = agent + kSeparator + own_mark();
   const auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) out += fmt::format("{}{}={}", kSeparator, name, percent_encoded(value));
   };

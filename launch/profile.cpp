@@ -30,6 +30,7 @@ constexpr std::size_t kLargestFile = 4UL << 20;
 constexpr int kDeepest = 8;  ///< of nesting; a profile has two levels
 constexpr std::chrono::seconds kLockLimit{20};
 constexpr const char* kSelected = "selected";
+constexpr const char* kSuffix = ".json";
 
 /// Thrown in this file only; parse_profile() turns it into an Error.
 struct Wrong {
@@ -235,6 +236,10 @@ Result<ProfileDirectory> ProfileDirectory::of_user() {
 
 ProfileDirectory ProfileDirectory::of_system() { return {"/etc/heddle/profiles", true}; }
 
+std::string ProfileDirectory::file_of(const std::string& name) const {
+  return path_ + "/" + name + kSuffix;
+}
+
 std::vector<ProfileDirectory> ProfileDirectory::all() {
   std::vector<ProfileDirectory> out;
   if (auto user = of_user()) out.push_back(std::move(*user));
@@ -280,7 +285,7 @@ Result<std::vector<std::string>> ProfileDirectory::names() const {
   std::vector<std::string> out;
   std::error_code error;
   for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error))
-    if (at->path().extension() == ".json" && check_profile_name(at->path().stem()))
+    if (at->path().extension() == kSuffix && check_profile_name(at->path().stem()))
       out.push_back(at->path().stem());
   if (error && error != std::errc::no_such_file_or_directory)
     return fail_errno(path_, "cannot read the directory", error.value());
@@ -360,13 +365,27 @@ Result<void> ProfileDirectory::select(const std::string& name) const {
   return {};
 }
 
-Result<Profile> load_profile(const std::string& name) {
+Result<std::string> find_profile(const std::string& name) {
   TRY(check_profile_name(name));
   for (const auto& directory : ProfileDirectory::all()) {
-    auto profile = directory.load(name);
-    if (profile || profile.error().code() != ENOENT) return profile;
+    struct stat status {};
+    auto path = directory.file_of(name);
+    if (::lstat(path.c_str(), &status) == 0) return path;
+    if (errno != ENOENT && errno != ENOTDIR) return fail_errno(path, "cannot read");
   }
   return fail_errno(name, "no profile of this name", ENOENT, "fs-launch profile list");
+}
+
+Result<Profile> read_profile(const std::string& path) {
+  const fs::path file(path);
+  const auto system = ProfileDirectory::of_system();
+  const auto parent = file.parent_path().string();
+  return ProfileDirectory(parent, parent == system.path()).load(file.stem());
+}
+
+Result<Profile> load_profile(const std::string& name) {
+  const auto path = TRY(find_profile(name));
+  return read_profile(path);
 }
 
 Result<std::string> selected_profile() {

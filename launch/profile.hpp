@@ -18,8 +18,8 @@
 namespace heddle::launch {
 
 /// Values of Profile::Container::backend.
-inline constexpr const char* kBackends[] = {"auto",   "podman",    "charliecloud", "bare",
-                                            "docker", "apptainer", "singularity",  "shifter"};
+inline constexpr const char* kBackends[] = {"auto",      "podman",      "charliecloud", "docker",
+                                            "apptainer", "singularity", "shifter"};
 
 struct Profile {
   struct Mpi {
@@ -65,6 +65,7 @@ class ProfileDirectory {
       : path_(std::move(path)), is_system_(is_system) {}
 
   const std::string& path() const { return path_; }
+  std::string file_of(const std::string& name) const;
   bool is_system() const { return is_system_; }
 
   /// Names, sorted. No directory: none.
@@ -85,7 +86,6 @@ class ProfileDirectory {
   Result<void> select(const std::string& name) const;
 
  private:
-  std::string file_of(const std::string& name) const { return path_ + "/" + name + ".json"; }
   Result<std::string> read(const std::string& path) const;
   Result<void> write(const std::string& path, const std::string& text) const;
   Result<Fd> lock() const;
@@ -96,6 +96,10 @@ class ProfileDirectory {
 
 /// The user's profile `name`, else the system's. ENOENT: there is neither.
 Result<Profile> load_profile(const std::string& name);
+/// The file of load_profile(name), by which other nodes name it too.
+Result<std::string> find_profile(const std::string& name);
+/// As load_profile(), by find_profile()'s path.
+Result<Profile> read_profile(const std::string& path);
 /// The name selected by the user, else by the system; empty: none.
 Result<std::string> selected_profile();
 

@@ -7,17 +7,23 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/launch/rank.hpp"
 #include "base/launch/rank_mark.hpp"
+#include "base/log.hpp"
 #include "base/run_main.hpp"
+#include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
 #include "launch/hooks.hpp"
+#include "launch/profile.hpp"
+#include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
 
 namespace heddle::launch {
@@ -88,6 +94,20 @@ GenOptions gen_options(const LaunchSettings& settings) {
   return out;
 }
 
+/// Launchers, and their daemons, which srun starts as its tasks: their children are the ranks.
+bool starts_ranks(const std::string& path) {
+  constexpr std::string_view kNames[] = {"orted",           "prted",
+                                         "hydra_pmi_proxy", "hydra_bstrap_proxy",
+                                         "pmi_proxy",       "srun",
+                                         "mpirun",          "mpiexec",
+                                         "orterun",         "mpirun.openmpi",
+                                         "mpiexec.openmpi", "prterun",
+                                         "mpiexec.hydra",   "mpiexec.mpich",
+                                         "mpirun.mpich",    "jsrun",
+                                         "aprun",           "flux"};
+  return std::ranges::count(kNames, std::string_view(path).substr(path.rfind('/') + 1)) > 0;
+}
+
 class Rank {
  public:
   Rank(std::string path, std::vector<std::string> command, LaunchSettings settings)
@@ -98,13 +118,18 @@ class Rank {
   /// Executes the rank guided, or returns why not.
   std::string become_guided() {
     const auto cache = options_.may_be_cached() ? RunCache::open() : std::nullopt;
-    auto work = make_work_dir();
-    if (!work) return work.error().message();
-    auto map = prepare_map(options_, path_, work->path() + "/map", cache ? &*cache : nullptr);
+    TempDir work;  // none, if possible: a rank that is killed now would leave it
+    auto map = prepare_map(options_, path_, "", cache ? &*cache : nullptr);
+    if (map && map->mount && !map->file && map->unguided_reason.empty()) {
+      auto made = make_work_dir();
+      if (!made) return made.error().message();
+      work = std::move(*made);
+      map = prepare_map(options_, path_, work.path() + "/map", cache ? &*cache : nullptr);
+    }
     if (!map) return map.error().message();
     if (map->content.programs.empty() && map->content.trees.empty()) return map->unguided_reason;
     const auto done =
-        become_best(options_, path_, *map, std::move(*work), [&](const RunReport& report) {
+        become_best(options_, path_, *map, std::move(work), [&](const RunReport& report) {
           RankReport line;
           line.guided = report.guided;
           line.libraries = report.libraries;
@@ -118,6 +143,21 @@ class Rank {
         });
     if (!done) return done.error().message();
     return Error::from_errno(path_, "cannot be executed guided", done->exec_error).message();
+  }
+
+  int become_contained(const Result<Profile>& profile) {
+    RankReport line;
+    line.why = "in a container of " + settings_.image;
+    say_to_launcher(std::move(line));
+    inherited_.restore();
+    if (!profile) {
+      report(profile.error());
+      return 126;
+    }
+    RankContainer container{settings_.image, settings_.backend, settings_.source, settings_.hooks,
+                            profile->files};
+    for (const auto& [name, value] : profile->environment) container.names.push_back(name);
+    return enter_container(container, path_, options_.command);
   }
 
   int become_unguided(const std::string& why) {
@@ -147,16 +187,33 @@ class Rank {
   GenOptions options_;
 };
 
+/// Reads the profile `path` and sets its variables in this process. Empty path: an empty profile.
+Result<Profile> take_profile(const std::string& path) {
+  if (path.empty()) return Profile();
+  auto profile = TRY(read_profile(path));
+  for (const auto& [name, value] : profile.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  return profile;
+}
+
 }  // namespace
 
 int become_rank(int argc, char** argv) {
   if (argc < 4) return 2;
   const char* value = std::getenv(kLaunchVariable);
   const auto settings = decode(value ? value : "");
+  if (value && starts_ranks(argv[2])) {
+    ::setenv(kLaunchVariable, with_own_mark(value).c_str(), 1);
+    const int error = execute({argv[2], {argv + 3, argv + argc}, Environment().entries()});
+    return report_exec_failure(argv[3], error);
+  }
   remove_hooks();
   Rank rank(argv[2], {argv + 3, argv + argc}, settings.value_or(LaunchSettings()));
-  std::string why = !settings ? "fs-launch is of another version" : "";
+  std::string why = settings ? "" : "fs-launch is of another version";
+  const auto profile = take_profile(settings ? settings->profile : "");
+  if (!profile) why = profile.error().message();
   if (Environment().get("HEDDLE") == "off") why = "HEDDLE=off";
+  if (settings && !settings->image.empty() && why != "HEDDLE=off")
+    return rank.become_contained(profile);
   if (why.empty()) {
     try {
       why = rank.become_guided();

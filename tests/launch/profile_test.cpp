@@ -5,13 +5,15 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launch/profile_main.hpp"
+#include "launch/profile_command.hpp"
 #include "tests/support/prelude.hpp"
 
-namespace heddle::launch {
+namespace heddle::test {
 namespace {
 
-using namespace test;
+using launch::Profile;
+using launch::ProfileDirectory;
+using launch::selected_profile;
 using Json = nlohmann::json;
 
 struct Profiles : ::testing::Test {
@@ -220,7 +222,7 @@ struct ProfileCommand : Profiles {
     ::testing::internal::CaptureStderr();
     int status = 3;
     try {
-      status = profile_main(static_cast<int>(argv.size()), argv.data());
+      status = launch::profile_main(static_cast<int>(argv.size()), argv.data());
     } catch (const Error& error) {
       message_ = error.message();
     }
@@ -245,7 +247,7 @@ TEST_F(ProfileCommand, makes_shows_edits_selects_and_deletes) {
   ASSERT_EQ(run({"use", "a"}), 0);
   EXPECT_EQ(selected_profile().value(), "a");
   ASSERT_EQ(run({"show"}), 0);
-  EXPECT_EQ(out_, to_json(made));
+  EXPECT_EQ(out_, launch::to_json(made));
   ASSERT_EQ(run({"edit", "a", "--clear", "environment", "--env", "C=1", "--image", "debian:13"}),
             0);
   EXPECT_EQ(user_.load("a").value().environment, (std::map<std::string, std::string>{{"C", "1"}}));
@@ -257,7 +259,7 @@ TEST_F(ProfileCommand, makes_shows_edits_selects_and_deletes) {
   EXPECT_EQ(run({"list", "--json"}), 3);
   EXPECT_THAT(err_, HasSubstr("broken.json: no profile: no JSON at line 1"));
   EXPECT_EQ(Json::parse(out_).size(), 1U);
-  EXPECT_EQ(Json::parse(out_)[0]["profile"], Json::parse(to_json(user_.load("a").value())));
+  EXPECT_EQ(Json::parse(out_)[0]["profile"], Json::parse(launch::to_json(user_.load("a").value())));
   ASSERT_EQ(run({"delete", "a", "broken"}), 0);
   EXPECT_EQ(selected_profile().value(), "");
   EXPECT_EQ(run({"show"}), 3);
@@ -325,4 +327,4 @@ TEST_F(ProfileCommand, imports_profiles_of_e4s_cl) {
 }
 
 }  // namespace
-}  // namespace heddle::launch
+}  // namespace heddle::test

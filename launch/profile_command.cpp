@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "launch/profile_main.hpp"
+#include "launch/profile_command.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
