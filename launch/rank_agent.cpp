@@ -15,7 +15,7 @@
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/launch/rank.hpp"
-#include "base/launch/rank_mark.hpp"
+#include "base/rank_mark.hpp"
 #include "base/run_main.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
