@@ -361,8 +361,8 @@ void read_ahead_by_a_mib(const char* directory) {
   std::string name = program;
   std::string options = "-ofsname=slow,subtype=slow,ro,exec";
   if (::geteuid() == 0) options += ",allow_other";
-  // The kernel then judges by the files' modes. Not where nothing is kept: each name of a path would
-  // be asked for twice, and root's SOURCE is open to all users there.
+  // The kernel then judges by the files' modes. Not where nothing is kept: each name of a path
+  // would be asked for twice, and root's SOURCE is open to all users there.
   if (g.preset.files > 0) options += ",default_permissions";
   std::array<char*, 3> argv = {name.data(), options.data(), nullptr};
   fuse_args arguments = FUSE_ARGS_INIT(2, argv.data());
