@@ -8,7 +8,7 @@
 
 #include "base/child.hpp"
 #include "base/content_hash.hpp"
-#include "base/launch/rank_mark.hpp"
+#include "base/rank_mark.hpp"
 #include "base/run_directory.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"

@@ -4,7 +4,7 @@
 // How fs-launch gets into ranks: by environment variables alone, all at once, since which launcher
 // the command line starts is not known.
 //   LD_AUDIT         the audit library, which executes the agent in each process that is a rank
-//   HEDDLE_LAUNCH    the agent and its settings (base/launch/rank_mark.hpp)
+//   HEDDLE_LAUNCH    the agent and its settings (base/rank_mark.hpp)
 //   OMPI_MCA_orte_fork_agent, PRTE_MCA_odls_base_exec_agent
 //                    Open MPI and PRRTE hand no other variables to other nodes: env(1) sets these
 //                    two

@@ -8,7 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "base/launch/rank_mark.hpp"
+#include "base/rank_mark.hpp"
 
 namespace heddle::launch {
 namespace {

@@ -80,6 +80,7 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
       const auto op = trace::op_from_name(name);
       if (!op) throw CLI::ValidationError("--op", name + ": there are " + trace::op_names());
       out.recorder.ops.set(static_cast<std::size_t>(*op));
+      out.recorder.each_io |= *op == trace::Op::read || *op == trace::Op::write;
     }
   };
   app.add_option_function<std::vector<std::string>>(
@@ -87,7 +88,7 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
       ->type_name("LIST")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_flag("--io", out.recorder.each_io, "Log each read and write, not their sum on close");
+  app.add_flag("--io", out.recorder.each_io, "Log each read and write too");
   app.add_option("--scope", out.scopes, "Record only accesses in this directory (repeatable)")
       ->type_name("DIR")
       ->check(CLI::ExistingDirectory)

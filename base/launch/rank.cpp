@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/launch/rank_mark.hpp"
+#include "base/rank_mark.hpp"
 
 namespace heddle {
 

@@ -5,7 +5,7 @@ complete -c fs-record -l version -d 'Display program version information and exi
 complete -c fs-record -l out -r -d 'Write the trace here; an existing file is replaced; -: to stdout'
 complete -c fs-record -l out-dir -r -d 'Write the trace to this directory, named by host, rank and pid'
 complete -c fs-record -l op -r -d 'Record only these operations: open,lookup,... (repeatable)'
-complete -c fs-record -l io -d 'Log each read and write, not their sum on close'
+complete -c fs-record -l io -d 'Log each read and write too'
 complete -c fs-record -l scope -r -d 'Record only accesses in this directory (repeatable)'
 complete -c fs-record -l json -d 'Write JSON lines'
 complete -c fs-record -l summary -d 'Report on stderr what was accessed most, and the misses'

@@ -3,7 +3,7 @@
 
 #include <elf.h>
 
-#include "base/launch/rank_mark.hpp"
+#include "base/rank_mark.hpp"
 #include "fuseovl/audit/kernel.hpp"
 
 namespace heddle::audit {

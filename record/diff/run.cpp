@@ -95,13 +95,9 @@ void Sequence::collapse() {
 
 namespace {
 
-/// Closes, and the reads and writes whose totals are written at close. At a process's end the
-/// kernel closes its files in an order that differs from run to run (12 of 2215 events of a numpy
-/// import).
-bool is_late(const trace::Event& e) {
-  const bool counted = (e.op == trace::Op::read || e.op == trace::Op::write) && e.offset < 0;
-  return e.handle >= 0 && (e.op == trace::Op::close || counted);
-}
+/// At a process's end the kernel closes its files in an order that differs from run to run (12 of
+/// 2215 events of a numpy import).
+bool is_late(const trace::Event& e) { return e.handle >= 0 && e.op == trace::Op::close; }
 
 /// Builds runs of events, numbered by a table of its own. Paths are normalised at the end of a run:
 /// each once, when all of the run's pids are known.

@@ -194,9 +194,6 @@ int transfer(std::size_t size, std::size_t& done, Once once) {
 
 void log_io(Loopback& tree, Request& request, Op op, Handle& handle, std::uint64_t offset,
             std::size_t bytes, int error) {
-  const auto moved = static_cast<std::int64_t>(bytes);
-  ++(op == Op::read ? handle.reads : handle.writes);
-  (op == Op::read ? handle.read_bytes : handle.write_bytes) += moved;
   if (!tree.access_log.each_io() || !tree.access_log.on()) return;
   trace::Event event{.tid = request.tid(),
                      .op = op,
@@ -204,7 +201,7 @@ void log_io(Loopback& tree, Request& request, Op op, Handle& handle, std::uint64
                      .path = handle.path,
                      .handle = handle.number,
                      .count = 1,
-                     .bytes = moved,
+                     .bytes = static_cast<std::int64_t>(bytes),
                      .offset = static_cast<std::int64_t>(offset)};
   tree.access_log.add(event);
 }
@@ -273,20 +270,11 @@ void log_closed(Loopback& tree, Handle& handle) {
   if (handle.number < 0 || !tree.access_log.on()) return;
   trace::Event event{.pid = handle.pid,
                      .tid = handle.tid,
+                     .op = Op::close,
                      .path = handle.path,
                      .exe = handle.exe,
                      .handle = handle.number};
-  const auto add = [&](Op op, std::int64_t count, std::int64_t bytes) {
-    event.op = op;
-    event.count = count;
-    event.bytes = bytes;
-    tree.access_log.add(event);
-  };
-  if (!tree.access_log.each_io() && handle.reads > 0)
-    add(Op::read, handle.reads, handle.read_bytes);
-  if (!tree.access_log.each_io() && handle.writes > 0)
-    add(Op::write, handle.writes, handle.write_bytes);
-  add(Op::close, -1, -1);
+  tree.access_log.add(event);
 }
 
 int release(Loopback& tree, Request& request) {
@@ -372,7 +360,7 @@ int fallocate(Loopback&, Request& request) {
                               static_cast<off_t>(in.offset), static_cast<off_t>(in.length)) != 0);
 }
 
-int copy_file_range(Loopback&, Request& request) {
+int copy_file_range(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_copy_file_range_in>();
   request.go_slow();
   auto& from = Handle::of(in.fh_in);
@@ -384,10 +372,8 @@ int copy_file_range(Loopback&, Request& request) {
       ::copy_file_range(from.fd.get(), &from_offset, to.fd.get(), &to_offset,
                         std::min<std::uint64_t>(in.len, 1U << 30), static_cast<unsigned>(in.flags));
   if (n < 0) return errno;
-  ++from.reads;
-  from.read_bytes += n;
-  ++to.writes;
-  to.write_bytes += n;
+  log_io(tree, request, Op::read, from, in.off_in, static_cast<std::size_t>(n), 0);
+  log_io(tree, request, Op::write, to, in.off_out, static_cast<std::size_t>(n), 0);
   fuse_write_out out{};
   out.size = static_cast<std::uint32_t>(n);
   return request.reply(out);

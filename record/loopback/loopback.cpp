@@ -104,7 +104,7 @@ Loopback::Loopback(AccessLog& log, Setup setup)
       nodes(value_or_throw(open_file("/", O_PATH | O_DIRECTORY)), root_key(),
             setup.most_open_nodes),
       numbers(root_key().device),
-      io_modes(setup.device) {}
+      io_modes(setup.device, log.each_io()) {}
 
 void Loopback::log(const Request& request, Op op, int error) {
   if (access_log.on()) log(request, op, error, nodes.path(request.node()));

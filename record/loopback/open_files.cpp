@@ -25,21 +25,11 @@ bool is_open_elsewhere(int fd) {
   return false;
 }
 
-/// Whether somebody has the file open for writing, or mapped and writable, which may outlive the
-/// open: the kernel grants a read lease only if not (fs/locks.c, check_conflicting_open()). `fd` is
-/// read only. While the lease is held, a process outside that opens the file for writing waits, or
-/// gets EWOULDBLOCK with O_NONBLOCK. So only files are tried that are likely to have a writer:
-/// those in memory and those written within a day. On network file systems EAGAIN means that the
-/// server has granted no delegation.
-bool has_writer(int fd) {
-  const auto locality = locality_of(fd);
-  struct stat status {};
-  if (locality == Locality::remote || ::fstat(fd, &status) != 0) return false;
-  if (locality != Locality::memory && status.st_mtim.tv_sec + 86'400 < ::time(nullptr))
-    return false;
-  if (::fcntl(fd, F_SETLEASE, F_RDLCK) != 0) return errno == EAGAIN;
-  ::fcntl(fd, F_SETLEASE, F_UNLCK);
-  return false;
+/// The kernel opens the real file with the recorder's rights, which count for less than the
+/// caller's on file servers.
+bool is_local(int fd) {
+  const auto where = locality_of(fd);
+  return where == Locality::local || where == Locality::memory;
 }
 
 }  // namespace
@@ -59,14 +49,13 @@ IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out
   Opens& opens = nodes_[node];
   const int access = flags & O_ACCMODE;
   const bool both_ways = access == O_RDWR;
+  const bool writes = access != O_RDONLY;
   // A program that is executed has no writer (ETXTBSY).
-  const bool may_have_writer = passthrough_ && (flags & kOpenForExec) == 0;
-  // Pages that are cached here would not show what a mapping of the real file writes, such as that
-  // of the shared memory of Open MPI's ranks.
-  if ((access != O_RDONLY || opens.passed > 0 || (may_have_writer && has_writer(fd))) &&
-      pass(opens, fd)) {
+  const bool reads = passthrough_ && !writes && (flags & kOpenForExec) == 0;
+  if ((writes || opens.passed > 0 || (reads && is_local(fd))) && pass(opens, fd)) {
     ++opens.passed;
-    out.open_flags = FOPEN_DIRECT_IO | kOpenPassthrough;
+    // A write with the recorder's rights would keep a set-user-ID bit.
+    out.open_flags = kOpenPassthrough | (writes || each_io_ ? FOPEN_DIRECT_IO : 0U);
     std::memcpy(&out.padding, &opens.backing, sizeof(opens.backing));
     return Mode::passed;
   }

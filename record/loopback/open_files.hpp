@@ -15,9 +15,9 @@
 namespace heddle::loopback {
 
 /// Decides for each open of a regular file whether the kernel caches its pages. Cached pages and
-/// their mappings are coherent within the run only. So a file opened for writing is read and
-/// written uncached, and its mappings are of the real file's pages, which all processes share
-/// (FOPEN_DIRECT_IO with FOPEN_PASSTHROUGH; Linux 6.9, root).
+/// their mappings are coherent within the run only, and each is copied. So a local file is read
+/// from the real file (FOPEN_PASSTHROUGH; Linux 6.9, root), and mappings are of its pages, which
+/// all processes share. Writes, and with `each_io` reads, are requests (FOPEN_DIRECT_IO).
 ///
 /// Without passthrough, or when the run has the file open for reading already (all mappings of a
 /// file must be of one kind), its pages are cached. But a file opened O_RDWR that a process outside
@@ -26,7 +26,7 @@ class IoModes {
  public:
   enum class Mode : std::uint8_t { none, kept, direct, passed };
 
-  explicit IoModes(int device) : device_(device) {}
+  IoModes(int device, bool each_io) : device_(device), each_io_(each_io) {}
   /// As agreed in the answer to INIT.
   void agree(bool passthrough) { passthrough_ = passthrough; }
 
@@ -44,6 +44,7 @@ class IoModes {
   };
   bool pass(Opens& opens, int fd);
   const int device_;
+  const bool each_io_;
   bool passthrough_ = false;
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, Opens> nodes_;  ///< open ones
@@ -63,7 +64,6 @@ struct Handle {
   std::string path;
   std::mutex mutex;             ///< the directory's position, the flags of fd
   std::int64_t dir_offset = 0;  ///< the position of fd
-  std::atomic<std::int64_t> reads = 0, read_bytes = 0, writes = 0, write_bytes = 0;
 
   std::uint64_t fh() const { return reinterpret_cast<std::uintptr_t>(this); }
   static Handle& of(std::uint64_t fh) { return *reinterpret_cast<Handle*>(fh); }

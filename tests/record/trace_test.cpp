@@ -74,6 +74,13 @@ TEST_F(Recorder, records_only_the_operations_of_option_op) {
     EXPECT_FALSE(seen.places(Op::lookup).empty());
     EXPECT_TRUE(seen.places(Op::stat).empty() && seen.places(Op::close).empty());
   }
+  // Reads are recorded if they are asked for.
+  write_text_file(dir_ / "f", "12345678");
+  for (const std::vector<std::string>& ops :
+       {std::vector<std::string>{}, {"--op", "read"}, {"--io"}}) {
+    EXPECT_EQ(record(trace_, {"cat", dir_ / "f"}, {}, ops).out, "12345678");
+    EXPECT_EQ(read_seen(trace_).places(Op::read).empty(), ops.empty());
+  }
   const auto frob = record(trace_, {"true"}, {}, {"--op", "frob"});
   EXPECT_EQ(frob.status, 2);
   EXPECT_THAT(frob.err, HasSubstr("lookup, open, create"));
