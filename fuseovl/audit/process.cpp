@@ -224,6 +224,9 @@ void enter_rank(const StartBlock& start) {
   const Command command(start);
   // By /proc/self/exe the agent would execute itself.
   if (is_same || !command.path || command.path == kSelf) return;
+  const char* rest = command.path;  // the agent itself, where it is no static program
+  for (unsigned long i = 0; rest && i < agent; ++i) rest = *rest == launch[i] ? rest + 1 : nullptr;
+  if (rest && !*rest) return;
   unsigned long count = 0;
   while (command.argv[count]) ++count;
   const unsigned long size = (count + 4) * sizeof(char*) + agent + 1;
