@@ -112,8 +112,8 @@ TEST_F(SlowFs, root_serves_other_users_only_what_modes_allow) {
   ::chmod((dir / "source/secret").c_str(), 0600);
   auto slow = mount({.preset = "server"});
   const auto read_as_nobody = [&](const std::string& name) {
-    return run({"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "cat",
-                slow / name});
+    return run(
+        {"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "cat", slow / name});
   };
   EXPECT_EQ(read_as_nobody("open").out, "text");
   EXPECT_NE(read_as_nobody("secret").status, 0);
