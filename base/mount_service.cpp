@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "base/mount_service.hpp"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
 #include "base/try.hpp"
 
 namespace heddle {
@@ -49,6 +54,17 @@ Result<std::uint32_t> MountClient::leave(std::chrono::milliseconds limit) const 
 bool MountClient::await_end(std::chrono::milliseconds limit) const {
   const auto packet = receive_packet(socket_.get(), limit);
   return !packet && packet.error().code() != ETIMEDOUT;
+}
+
+Result<void> MountClient::keep_over_exec() const {
+  // Below select(2)'s limit, and out of the way of programs that count on the number of the next.
+  constexpr rlim_t kWanted = 1000;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const auto from = static_cast<int>(std::min(kWanted, limit.rlim_cur / 2));
+  if (::fcntl(socket_.get(), F_DUPFD, from) < 0)
+    return fail_errno(kServer, "cannot keep the mount");
+  return {};
 }
 
 void grant_mount(int socket, const std::string& mount_point, int tree) {

@@ -64,6 +64,9 @@ class MountClient {
   Result<std::uint32_t> leave(std::chrono::milliseconds limit) const;
   /// Whether the service has ended within `limit`.
   bool await_end(std::chrono::milliseconds limit) const;
+  /// The program that this process executes holds the mount too, with its children, by a descriptor
+  /// of a high number.
+  Result<void> keep_over_exec() const;
 
  private:
   Fd socket_;

@@ -14,6 +14,8 @@ namespace heddle {
 /// (fuseovl/service/leftovers.hpp).
 class TempDir {
  public:
+  /// No directory.
+  TempDir() = default;
   /// `<parent>/<prefix>-XXXXXX`, absolute. Empty parent: $TMPDIR, or /tmp if that is not set or
   /// cannot be used.
   static Result<TempDir> create(const std::string& prefix, std::string parent = {});

@@ -101,9 +101,12 @@ void measure_programs(const Settings& settings, Results& results) {
   const auto ours = compare_command({settings.fs_diff, "--no-soname", file_a, file_b}, out);
   const auto normal = compare_command({settings.fs_diff, file_a, file_b}, out);
   const auto gnu = compare_command({"diff", "-u", file_a, file_b}, out);
-  std::vector<Variant> variants = {{"gnu_diff", [&] { return run_ms(gnu); }},
-                                   {"ours", [&] { return run_ms(ours); }},
-                                   {"ours_normalised", [&] { return run_ms(normal); }}};
+  const auto git = compare_command({"git", "diff", "--no-index", "--minimal", file_a, file_b}, out);
+  std::vector<Variant> variants = {
+      {"gnu_diff", [&] { return run_ms(gnu); }},
+      {"git diff --minimal", [&] { return run_ms(git); }, settings.rounds},
+      {"ours", [&] { return run_ms(ours); }},
+      {"ours_normalised", [&] { return run_ms(normal); }}};
   interleave(variants, settings.rounds);
   results.add("diff.events", variants);
   results.add({"diff.events.ours_to_gnu",

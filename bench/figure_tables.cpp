@@ -108,7 +108,8 @@ std::string demo_block(const KeptRuns& runs) {
     out += "    " + table.substr(at, end - at + 1);
     at = end + 1;
   }
-  return out + where_measured(run, "./dev demo");
+  return out + fmt::format("\nOne run of `./dev demo`, on {} cores, Linux {}.\n",
+                           run.at("cores").get<long>(), run.at("kernel").get<std::string>());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // What the first process of a node pays for importing Python packages from a slow file system that
-// caches nothing (tests/support/slow_fs.cpp): 300 packages of two modules in 300 directories of
+// caches nothing (bench/slowfs): 300 packages of two modules in 300 directories of
 // sys.path, with and without heddle, beside Copper's mount options and beside tar. What the slow
 // server is asked is counted by itself.
 #include <fmt/format.h>

@@ -2,12 +2,13 @@
 #include "bench/results.hpp"
 
 #include <fmt/format.h>
+#include <gnu/libc-version.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <fstream>
 
 #include "base/output_file.hpp"
 
@@ -46,6 +47,7 @@ double Results::median_of(const std::string& group, const std::string& variant) 
 }
 
 void Results::print() const {
+  for (const auto& note : absent_) fmt::print("absent: {}\n", note);
   fmt::print("\n{:<44}{:>10}    {:<9}\n", "figure", "value", "aim");
   for (const auto& figure : figures_)
     fmt::print("{:<44}{:>10.2f} {:<3}{:<9}{}\n", figure.name, figure.value, figure.unit,
@@ -55,16 +57,30 @@ void Results::print() const {
                                         : "missed");
 }
 
-void Results::write_json(const std::string& path) const {
+nlohmann::json environment_facts() {
   struct utsname system {};
   ::uname(&system);
-  nlohmann::json json = {{"version", 1},
-                         {"heddle", HEDDLE_VERSION},
-                         {"kernel", system.release},
-                         {"machine", system.machine},
-                         {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
-                         {"samples_ms", nlohmann::json::object()},
-                         {"figures", nlohmann::json::array()}};
+  std::string processor;
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; processor.empty() && std::getline(cpuinfo, line);)
+    if (line.starts_with("model name")) processor = line.substr(line.find(": ") + 2);
+  std::string load;
+  std::getline(std::ifstream("/proc/loadavg"), load);
+  return {{"version", 1},
+          {"heddle", HEDDLE_VERSION},
+          {"kernel", system.release},
+          {"machine", system.machine},
+          {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
+          {"processor", processor},
+          {"glibc", ::gnu_get_libc_version()},
+          {"load", load}};
+}
+
+void Results::write_json(const std::string& path) const {
+  auto json = environment_facts();
+  json["samples_ms"] = nlohmann::json::object();
+  json["figures"] = nlohmann::json::array();
+  json["absent"] = absent_;
   for (const auto& sampled : sampled_)
     json["samples_ms"][sampled.group][sampled.variant] = sampled.samples;
   for (const auto& figure : figures_) {

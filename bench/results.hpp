@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +9,10 @@
 #include "bench/timing.hpp"
 
 namespace heddle::bench {
+
+/// What was measured and where: the first keys of every result. Load is what the machine did
+/// besides.
+nlohmann::json environment_facts();
 
 /// A number with what is wanted of it. Nothing here fails on a missed aim: bench tells, tests
 /// judge.
@@ -24,6 +29,8 @@ class Results {
   /// Keeps the samples of `variants` under `group`, and prints their medians as one row.
   void add(const std::string& group, const std::vector<Variant>& variants);
   void add(Figure figure);
+  /// A sentence on what could not be measured here, and why.
+  void note_absent(const std::string& note) { absent_.push_back(note); }
   /// Median of a variant of a group; throws heddle::Error when it was not measured.
   double median_of(const std::string& group, const std::string& variant) const;
 
@@ -40,6 +47,7 @@ class Results {
   };
   std::vector<Sampled> sampled_;
   std::vector<Figure> figures_;
+  std::vector<std::string> absent_;
 };
 
 }  // namespace heddle::bench

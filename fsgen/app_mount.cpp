@@ -75,14 +75,15 @@ Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order) {
   // Mount namespaces may share a run directory, and the daemon opens the map's files in its own.
   const std::string mounts = TRY(file_identity("/proc/self/ns/mnt"));
   const std::string root = TRY(file_identity("/"));
-  const char* tmp = std::getenv("TMPDIR");  // contains the mount point
+  // Contains the mount point. Slurm sets a TMPDIR of /tmp for the first task of a node alone.
+  const char* tmp = std::getenv("TMPDIR");
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
   (void)::getgroups(static_cast<int>(groups.size()), groups.data());
   std::string all;
   // A job's end kills its processes by cgroup: a service must not serve other jobs.
   for (const std::string& part :
        {std::string(HEDDLE_VERSION), program, mounts, root, own_cgroup(),
-        std::string(tmp ? tmp : ""), order.map_id, std::to_string(static_cast<int>(kind)),
+        std::string(tmp ? tmp : "/tmp"), order.map_id, std::to_string(static_cast<int>(kind)),
         // A user's mount is for this group only (mount_fuse_device()), and shows what these groups
         // may read (LoadOptions::unmapped_groups).
         std::to_string(::getegid()), fmt::format("{}", fmt::join(groups, " "))})
@@ -112,9 +113,19 @@ std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistic
 }
 
 Result<Child> start_service(const Fd& door, MountLease::Kind kind, const MountOrder& order) {
-  return start_fs_mount({"--keep", kind == MountLease::Kind::privately ? "private" : "fusermount",
-                         "--listen-fd", "3"},
-                        order, {door.get()});
+  const auto start = [&] {
+    return start_fs_mount({"--keep", kind == MountLease::Kind::privately ? "private" : "fusermount",
+                           "--listen-fd", "3"},
+                          order, {door.get()});
+  };
+  if (!order.no_child) return start();
+  const auto start_and_leave = [&]() -> Result<void> {
+    auto service = TRY(start());
+    (void)service.release();
+    return {};
+  };
+  TRY(run_in_child(kMountLimit, {.dies_with_parent = false}, start_and_leave));
+  return Child(-1);
 }
 
 Result<Connection> connect_or_start(const std::string& name, MountLease::Kind kind,
@@ -218,7 +229,7 @@ Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder
       return fail(std::move(mount.error()));
     }
     lease.mount_ = std::move(*mount);
-    if (lease.joined())
+    if (lease.joined() && !order.no_child)  // else nobody asks what APP's run has added
       if (const auto counted = lease.count()) lease.before_ = *counted;
     return lease;
   }

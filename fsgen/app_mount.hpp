@@ -33,6 +33,7 @@ struct MountOrder {
   int map = -1;                      ///< open on the map; another one may be at its path by now
   std::string map_id;                ///< of that file
   std::vector<std::string> options;  ///< of fs-mount; only equal ones share a mount
+  bool no_child = false;             ///< the service is no child of this process, which becomes APP
 };
 
 struct DaemonCounters {
@@ -68,6 +69,9 @@ class MountLease {
   bool joined() const { return !service_; }
   /// In APP's process: makes the mount visible there.
   Result<void> enter() const;
+
+  /// This process becomes APP, which then holds the lease.
+  Result<void> keep_over_exec() const { return client_.keep_over_exec(); }
 
   /// After APP has ended; counts since take(). Failure: the mount ended before APP.
   Result<MountEnd> finish();

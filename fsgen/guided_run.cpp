@@ -65,10 +65,8 @@ bool is_as_mapped(const MapProgram& program, const Origins& origins) {
 
 /// The index for Via::direct: every name leads to its original file. Programs with changed files
 /// are left out; `drifts` are those files.
-Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
-                                std::vector<Drift>& drifts) {
-  const Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644));
-  if (!map.index.empty()) return write_all(fd.get(), map.index, path);
+Result<void> write_direct_index(const PreparedMap& map, int fd, std::vector<Drift>& drifts) {
+  if (!map.index.empty()) return write_all(fd, map.index, "index");
   Origins origins = open_origins(map.content, 0);
   IndexInput input{map.content, "", {}, std::vector<bool>(map.content.objects.size(), true)};
   for (const auto& program : map.content.programs) {
@@ -80,7 +78,7 @@ Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
     input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
   drifts = std::move(origins.drifts);
   const std::string bytes = TRY(make_index(input));
-  return write_all(fd.get(), bytes, path);
+  return write_all(fd, bytes, "index");
 }
 
 /// Why a mapped program was left to ld.so; `value` is the map's LD_LIBRARY_PATH.
@@ -110,12 +108,23 @@ Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals,
   return {};
 }
 
+using BeforeExec = std::function<void(const RunReport&)>;
+
 /// One guided run in one way.
 class GuidedRun {
  public:
+  /// `become`: null, or this process becomes APP.
   GuidedRun(const GenOptions& options, Via via, const std::string& app_path, const PreparedMap& map,
-            const std::vector<TreePlace>& trees, TempDir& work)
-      : options_(options), via_(via), app_path_(app_path), map_(map), trees_(trees), work_(work) {}
+            const std::vector<TreePlace>& trees, TempDir& work, const BeforeExec* become)
+      : options_(options),
+        via_(via),
+        app_path_(app_path),
+        map_(map),
+        trees_(trees),
+        work_(work),
+        before_exec_(become) {
+    order_.no_child = become != nullptr;
+  }
   Result<RunReport> run();
   /// Whether a failure concerns every way to mount: the map's files have changed or do not answer,
   /// or the mount itself succeeded.
@@ -126,8 +135,12 @@ class GuidedRun {
  private:
   bool direct() const { return via_ == Via::direct; }
   bool is_reported() const { return !options_.quiet || !options_.json_file.empty(); }
-  bool learns() const { return options_.learn || (options_.learns && !map_.key.empty()); }
+  bool learns() const {
+    return !before_exec_ && (options_.learn || (options_.learns && !map_.key.empty()));
+  }
   Result<void> take_lease();
+  RunReport first_report() const;
+  Result<RunReport> become();
   Result<void> start_learning();
   Result<AppCommand> guided_command(const std::string& counters_path);
   AppSetup setup(Counters& counters) const;
@@ -143,12 +156,14 @@ class GuidedRun {
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
   MountOrder order_{map_.path, map_.file.get(), map_.id, mount_options(options_, map_.serve)};
+  std::string direct_index_ = map_.index_path.empty() ? work_path_ + "/index" : map_.index_path;
   std::string stale_;  ///< Via::direct: which of the map's files have changed; empty: none
   const std::string learn_log_ = work_path_ + "/learned";
   Fd learned_;  ///< learns(): the log
   std::uint64_t lease_ns_ = 0;
   std::optional<MountLease> lease_;  ///< else APP's process mounts, and daemon_ serves
   std::optional<OwnDaemon> daemon_;
+  const BeforeExec* const before_exec_;
 };
 
 /// The user's LD_AUDIT, GLIBC_TUNABLES and LD_LIBRARY_PATH are extended, not replaced.
@@ -164,10 +179,8 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
   }
   const std::string audit_library = TRY(audit_library_path());
   environment.prepend("LD_AUDIT", audit_library);
-  const std::string direct_index =
-      map_.index_path.empty() ? work_path_ + "/index" : map_.index_path;
-  environment.set("HEDDLE_INDEX", direct() ? direct_index : mount_point_ + "/.heddle/index");
-  environment.set("HEDDLE_COUNTERS", counters_path);
+  environment.set("HEDDLE_INDEX", direct() ? direct_index_ : mount_point_ + "/.heddle/index");
+  if (!counters_path.empty()) environment.set("HEDDLE_COUNTERS", counters_path);
   if (learns()) environment.set(learn_format::kVariable, learn_log_);
   // For APP alone: the auditor restarts a child that needs more static TLS.
   if (app && app->static_tls_bytes != 0) {
@@ -214,7 +227,7 @@ Result<void> GuidedRun::take_lease() {
   }
   // Kernels before Linux 5.2 cannot copy a mount: APP's process mounts by itself, and nothing over
   // other paths.
-  if (via_ != Via::private_mount || blocks_every_mount(lease.error()))
+  if (via_ != Via::private_mount || blocks_every_mount(lease.error()) || before_exec_)
     return fail(std::move(lease.error()));
   if (!trees_.empty()) return fail(std::move(lease.error()).because(Cause::tree));
   return {};
@@ -229,9 +242,7 @@ Result<void> GuidedRun::start_learning() {
   return {};
 }
 
-Result<RunReport> GuidedRun::run() {
-  TRY(take_lease());
-  const auto begin = Clock::now();
+RunReport GuidedRun::first_report() const {
   RunReport report;
   report.app = options_.command[0];
   report.resolve_ns = map_.resolve_ns;
@@ -244,13 +255,54 @@ Result<RunReport> GuidedRun::run() {
     report.limits.emplace_back("a DT_RPATH comes before LD_LIBRARY_PATH and is searched as ever");
   report.shared = lease_ && lease_->joined();
   for (const auto& tree : trees_) report.trees.emplace_back(tree.path, tree.entries);
+  report.guided = map_.app() != nullptr;
+  report.unguided_reason = map_.unguided_reason;
+  if (const MapProgram* app = map_.app()) {
+    report.libraries = app->libraries.size();
+    report.probes_without = app->probes_unguided;
+  }
+  return report;
+}
+
+Result<RunReport> GuidedRun::become() {
+  auto report = first_report();
+  if (direct() && map_.index_path.empty()) {
+    // In memory, which ends with the last process that has it.
+    constexpr int kWanted = 1000;
+    const Fd memory(::memfd_create("heddle-index", MFD_CLOEXEC));
+    if (!memory) return fail_errno("memfd", "cannot make the index");
+    std::vector<Drift> drifts;
+    TRY(write_direct_index(map_, memory.get(), drifts));
+    if (!drifts.empty()) return fail(Error("", stale_map(map_.path, drifts)).because(Cause::unfit));
+    const int kept = ::fcntl(memory.get(), F_DUPFD, kWanted);
+    if (kept < 0) return fail_errno("memfd", "cannot keep the index");
+    direct_index_ = "/proc/self/fd/" + std::to_string(kept);
+  }
+  const auto command = TRY(guided_command(""));
+  if (lease_) {
+    TRY(lease_->enter());
+    TRY(cover_with_trees(mount_point_, trees_));
+    TRY(lease_->keep_over_exec());
+  }
+  work_ = TempDir();
+  (*before_exec_)(report);
+  report.exec_error = execute(command);
+  return report;
+}
+
+Result<RunReport> GuidedRun::run() {
+  TRY(take_lease());
+  if (before_exec_) return become();
+  const auto begin = Clock::now();
+  auto report = first_report();
   const std::string counters_path = work_path_ + "/counters";
   (void)::unlink(counters_path.c_str());  // left by a way that failed
   const auto counters = TRY(make_counters(counters_path));
   TRY(start_learning());
   if (direct() && map_.index_path.empty()) {
     std::vector<Drift> drifts;
-    TRY(write_direct_index(map_, work_path_ + "/index", drifts));
+    const Fd fd = TRY(open_file(direct_index_, O_WRONLY | O_CREAT | O_EXCL, 0644));
+    TRY(write_direct_index(map_, fd.get(), drifts));
     if (!drifts.empty()) {
       stale_ = stale_map(map_.path, drifts);
       warn(Error("", stale_ + ": programs that use them run unguided", "",
@@ -289,8 +341,6 @@ std::string why_not_audited(const MapProgram& app) {
 }
 
 void GuidedRun::finish(RunReport& report) {
-  report.guided = map_.app() != nullptr;
-  report.unguided_reason = map_.unguided_reason;
   const auto app_start = static_cast<AppStart>(report.counters.app_start);
   if (report.guided && app_start == AppStart::other_library_path) {
     report.guided = false;
@@ -303,13 +353,9 @@ void GuidedRun::finish(RunReport& report) {
     report.guided = false;
     report.unguided_reason = why_not_audited(*map_.app());
   }
-  if (const MapProgram* app = map_.app()) {
-    report.libraries = app->libraries.size();
-    report.probes_without = app->probes_unguided;
-    // The auditor gives dladdr original paths.
-    if (options_.loader == LoaderKind::environment && is_reported())
-      report.suspects = find_plugin_suspects(map_.content, *app);
-  }
+  // The auditor gives dladdr original paths.
+  if (map_.app() && options_.loader == LoaderKind::environment && is_reported())
+    report.suspects = find_plugin_suspects(map_.content, *map_.app());
   finish_daemon(report);
 }
 
@@ -349,11 +395,11 @@ Result<TempDir> make_work_dir() {
   return std::move(work.directory);
 }
 
-Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
-                           const PreparedMap& map, TempDir work) {
+namespace {
+
+Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& app_path,
+                                  const PreparedMap& map, TempDir work, const BeforeExec* become) {
   const auto& trees = map.content.trees;
-  if (map.content.programs.empty() && trees.empty())
-    return run_plain(options, app_path, map.unguided_reason);
   auto places = options.may_have_trees() ? places_of(trees) : std::vector<TreePlace>();
   std::string no_trees;  // why the map's are not served
   if (places.size() < trees.size()) no_trees = "they need a private mount and --loader audit";
@@ -369,7 +415,13 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
   std::vector<std::string> passed_over;
   std::vector<TempDir> earlier;  // of failed ways: the map may be in the first one
   for (auto way = ways.begin();;) {
-    GuidedRun run(options, *way, app_path, map, places, work);
+    const BeforeExec last_work = [&](const RunReport& report) {
+      earlier.clear();
+      auto whole = report;
+      whole.passed_over = passed_over;
+      (*become)(whole);
+    };
+    GuidedRun run(options, *way, app_path, map, places, work, become ? &last_work : nullptr);
     auto done = run.run();
     if (done) {
       done->passed_over = std::move(passed_over);
@@ -402,6 +454,21 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       say_no_trees();
     }
   }
+}
+
+}  // namespace
+
+Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
+                           const PreparedMap& map, TempDir work) {
+  if (map.content.programs.empty() && map.content.trees.empty())
+    return run_plain(options, app_path, map.unguided_reason);
+  return run_in_best_way(options, app_path, map, std::move(work), nullptr);
+}
+
+Result<RunReport> become_best(const GenOptions& options, const std::string& app_path,
+                              const PreparedMap& map, TempDir work,
+                              const std::function<void(const RunReport&)>& before_exec) {
+  return run_in_best_way(options, app_path, map, std::move(work), &before_exec);
 }
 
 Result<RunReport> run_plain(const GenOptions& options, const std::string& app_path,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
+
 #include "base/result.hpp"
 #include "base/temp_dir.hpp"
 #include "fsgen/gen_options.hpp"
@@ -16,6 +18,12 @@ Result<TempDir> make_work_dir();
 /// does. A map without programs needs no mount.
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
                            const PreparedMap& map, TempDir work);
+
+/// As run_best(), but `work` may be none, and this process executes APP, which then holds its
+/// mount, and returns only if that fails. `before_exec` gets a report of what is known by then.
+Result<RunReport> become_best(const GenOptions& options, const std::string& app_path,
+                              const PreparedMap& map, TempDir work,
+                              const std::function<void(const RunReport&)>& before_exec);
 
 /// Runs APP without heddle.
 Result<RunReport> run_plain(const GenOptions& options, const std::string& app_path,

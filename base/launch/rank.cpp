@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/rank_mark.hpp"
+
 namespace heddle {
 
 std::optional<int> rank_from_environment() {
-  // Slurm's is last, since a launcher within a batch job sets the ranks' own.
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID",
-                           "FLUX_TASK_RANK", "SLURM_PROCID"}) {
+  for (const char* name : kRankVariables) {
     const char* text = std::getenv(name);
     if (!text) continue;
     int rank = 0;

@@ -288,6 +288,7 @@ void set_once(std::uint64_t& counter, std::uint64_t value) {
 #define HEDDLE_EXPORT extern "C" __attribute__((visibility("default")))
 
 HEDDLE_EXPORT unsigned la_version(unsigned version) {
+  enter_rank(start);
   open_index();
   guard = TlsGuard(start);  // before restore_environment() hides the tunables of this start
   const unsigned long needed = index.optional_static_tls();

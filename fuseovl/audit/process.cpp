@@ -3,6 +3,7 @@
 
 #include <elf.h>
 
+#include "base/rank_mark.hpp"
 #include "fuseovl/audit/kernel.hpp"
 
 namespace heddle::audit {
@@ -12,6 +13,7 @@ constexpr char kTunables[] = "GLIBC_TUNABLES";
 constexpr char kSaved[] = "HEDDLE_TUNABLES";  // static_tls.hpp: kSavedTunables
 constexpr char kAudit[] = "LD_AUDIT";
 constexpr char kOurFile[] = "libheddle-audit.so";
+constexpr char kSelf[] = "/proc/self/exe";
 
 /// The value in "name=value", or nullptr.
 const char* value_of(const char* entry, const char* name) {
@@ -53,7 +55,6 @@ struct Command {
   char** argv = nullptr;
 
   explicit Command(const StartBlock& start) : argv(start.argv) {
-    static constexpr char kSelf[] = "/proc/self/exe";
     const auto* name = reinterpret_cast<const char*>(start.auxiliary(AT_EXECFN));
     struct stat self, named;
     // Without AT_BASE ld.so itself is the command, and argv has lost its arguments.
@@ -203,6 +204,43 @@ void start_unaudited(const StartBlock& start) {
   // The list names this library by another file name: the restart would repeat without end.
   if (static_cast<unsigned long>(nul - value) + sizeof kOurFile - 1 > length(list)) return;
   restart.exec();
+}
+
+void enter_rank(const StartBlock& start) {
+  const char* launch = start.variable(kLaunchVariable);
+  if (!launch || start.argc < 1) return;
+  // env(1) of fs-launch's hook in a launcher, which sets the variable for the rank.
+  for (int i = 1; i < start.argc && i <= 2; ++i)
+    if (value_of(start.argv[i], kLaunchVariable)) return;
+  const auto mark = rank_mark([&](const char* name) { return start.variable(name); });
+  if (mark == 0) return;
+  unsigned long agent = 0;
+  while (launch[agent] && launch[agent] != kSeparator) ++agent;
+  if (!launch[agent]) return;
+  bool is_same = true;  // the mark of fs-launch itself
+  for (unsigned i = 0; i < kMarkDigits && is_same; ++i)
+    is_same =
+        launch[agent + 1 + i] == "0123456789abcdef"[(mark >> (4 * (kMarkDigits - 1 - i))) & 15];
+  const Command command(start);
+  // By /proc/self/exe the agent would execute itself.
+  if (is_same || !command.path || command.path == kSelf) return;
+  const char* rest = command.path;  // the agent itself, where it is no static program
+  for (unsigned long i = 0; rest && i < agent; ++i) rest = *rest == launch[i] ? rest + 1 : nullptr;
+  if (rest && !*rest) return;
+  unsigned long count = 0;
+  while (command.argv[count]) ++count;
+  const unsigned long size = (count + 4) * sizeof(char*) + agent + 1;
+  char* memory = allocate(size);
+  if (!memory) return;
+  char** argv = reinterpret_cast<char**>(memory);
+  char* path = memory + (count + 4) * sizeof(char*);
+  for (unsigned long i = 0; i < agent; ++i) path[i] = launch[i];
+  argv[0] = path;
+  argv[1] = const_cast<char*>(kRankOption);
+  argv[2] = const_cast<char*>(command.path);
+  for (unsigned long i = 0; i < count; ++i) argv[3 + i] = command.argv[i];
+  syscall6(__NR_execve, as_long(path), as_long(argv), as_long(start.envp));
+  unmap(memory, size);
 }
 
 void hide_from_children(StartBlock& start) {

@@ -37,6 +37,11 @@ void start_again(const StartBlock& start, unsigned long optional);
 /// As start_again(), but without this library in LD_AUDIT: it and its children run unguided.
 void start_unaudited(const StartBlock& start);
 
+/// In a process that fs-launch's launcher has started as a rank: executes the agent, which prepares
+/// the rank and executes it again without HEDDLE_LAUNCH. Only ld.so and this library are mapped.
+/// Returns in other processes, and where the agent cannot be executed.
+void enter_rank(const StartBlock& start);
+
 /// Takes this library out of the LD_AUDIT that the program's children get.
 void hide_from_children(StartBlock& start);
 

@@ -183,7 +183,8 @@ class Decider {
                    : program + " needs " + stack_.missing.front() + ": the host has only ";
       return refuse("the container's " + wants + host,
                     "take an image built with the host's MPI family, or name another of the host's "
-                    "with --mpi PREFIX");
+                    "with --mpi PREFIX; Wi4MPI translates between Open MPI's and MPICH's families, "
+                    "MPItrampoline, Mukautuva and the MPI 5 ABI do for programs built for them");
     }
     for (const auto& part : stack_.parts)
       if (part.is_library() && part.identity.abi != install_->identity.abi)

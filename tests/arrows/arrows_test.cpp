@@ -73,6 +73,7 @@ const std::vector<Rule>& rules() {
       {"record",
        {"base", "base/launch", "resolver/map", "fuseovl/mount", "fuseovl/session", "record/trace"}},
       {"fsgen", {"*"}},
+      {"launch", {"base", "base/launch", "resolver/map", "resolver/elf", "fsgen"}},
       {"compat",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map", "resolver/build",
         "record/trace", "ship/registry"}},

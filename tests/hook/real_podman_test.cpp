@@ -68,6 +68,88 @@ TEST_P(RealPodman, ranks_print_the_hosts_version_and_the_right_sum) {
   EXPECT_EQ(changed_files(), "") << "something was written into the image";
 }
 
+/// The same started by fs-launch, whose launcher's program is the path in the image, too.
+class LaunchedRealPodman : public RealPodman {
+ protected:
+  void SetUp() override {
+    RealPodman::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    fs_launch_ = staged_program("fs-launch");
+    if (fs_launch_.empty()) HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");
+    write_text_file(dir_ / "containers.conf",
+                    "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\n"
+                    "events_logger = \"none\"\n[containers]\n"
+                    "default_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n");
+    write_text_file(dir_ / "storage.conf", "[storage]\ndriver = \"vfs\"\ngraphroot = \"" +
+                                               (dir_ / "storage") + "\"\nrunroot = \"/mnt/c\"\n");
+  }
+  RunResult launch(const Strings& options, const Strings& command) const {
+    // The hook's log and decisions.
+    const auto session =
+        "mount -t tmpfs -o mode=755 t /var/log && mkdir -p /var/cache && "
+        "mount -t tmpfs -o mode=755 t /var/cache || exit 125" +
+        std::string(kSession);
+    return run(Strings{"unshare", "-m", "sh", "-c", session, "sh", dir_.path(), rootfs_, fs_launch_,
+                       "-q"} +
+                   options + command,
+               {.env = {"CONTAINERS_CONF=" + (dir_ / "containers.conf"),
+                        "CONTAINERS_STORAGE_CONF=" + (dir_ / "storage.conf"),
+                        "XDG_CACHE_HOME=" + (dir_ / "launch"),
+                        "XDG_CONFIG_HOME=" + (dir_ / "config"), "PATH_OF_HOST=1"},
+                .cwd = dir_ / "app",
+                .deadline = 2min});
+  }
+  std::string fs_launch_;
+};
+
+TEST_P(LaunchedRealPodman, ranks_print_the_hosts_version_and_the_right_sum) {
+  const auto ran = launch({"--image", dir_ / "root"}, {"mpiexec.hydra", "-n", "2", "./hello"});
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  expect_right_sums(ran, 2, GetParam() == "trixie"s ? "2.41" : "2.36");
+  EXPECT_EQ(changed_files(), "") << "something was written into the image";
+}
+
+TEST_P(LaunchedRealPodman, a_profile_s_and_the_users_words_are_exact) {
+  write_text_file(dir_ / "app/set up.sh", "export SET=\"by $0\"\n");
+  write_text_file(dir_ / "licence", "text");
+  const auto made = launch({}, {"profile", "create", "p", "--image", dir_ / "root", "--backend",
+                                "podman", "--source", dir_ / "app/set up.sh", "--env",
+                                "VALUE=a\nb $HOME", "--file", dir_ / "licence:/opt/licence"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto ran =
+      launch({"--profile", "p"},
+             {"mpiexec.hydra", "-n", "1", "bash", "-c",
+              "printf '%s|' \"$SET\" \"$VALUE\" \"$PMI_RANK\" \"$PATH_OF_HOST\" \"$PWD\" "
+              "\"$@\"; cat /opt/licence; grep PRETTY /etc/os-release; exit 7",
+              "bash", "a  b", "", "$HOME;id", "*", "a\nb"});
+  EXPECT_EQ(ran.status, 7) << ran.err;
+  EXPECT_THAT(ran.out,
+              StartsWith("by " + (dir_ / "app/set up.sh") + "|a\nb $HOME|0||" + (dir_ / "app") +
+                         "|a  b||$HOME;id|*|a\nb|textPRETTY_NAME=\"Debian"));
+  EXPECT_THAT(ran.out, HasSubstr(GetParam()));
+}
+
+TEST_P(LaunchedRealPodman, what_cannot_be_a_container_starts_no_rank_on_the_host) {
+  const Strings touch = {"mpiexec.hydra", "-n", "1", "touch", "started"};
+  const std::pair<Strings, const char*> cases[] = {
+      {{"--image", "localhost/none:1"}, "localhost/none:1"},
+      {{"--image", dir_ / "app", "--backend", "podman"}, "touch"},
+      {{"--image", dir_ / "root", "--backend", "docker"}, "docker: untested"},
+      {{"--image", dir_ / "root", "--source", "/none"}, "/none"}};
+  for (const auto& [options, message] : cases) {
+    const auto ran = launch(options, touch);
+    EXPECT_NE(ran.status, 0) << message;
+    EXPECT_THAT(ran.err, HasSubstr(message));
+  }
+  const auto comma = launch({"--image", dir_ / "root", "--source", dir_ / "app/x,y/s"}, touch);
+  EXPECT_NE(comma.status, 0);
+  EXPECT_THAT(comma.err, HasSubstr("cannot be mounted in a container"));
+  EXPECT_FALSE(fs::exists(dir_ / "app/started"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Debian, LaunchedRealPodman, ::testing::Values("bookworm", "trixie"),
+                         kParameterName);
+
 /// A user's podman with the user's id in the container (keep-id). The user owns only the
 /// directories that podman writes to.
 class RealPodmanOfAUser : public RealMpiTest, public ::testing::WithParamInterface<const char*> {

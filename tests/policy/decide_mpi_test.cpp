@@ -57,6 +57,8 @@ TEST_F(Decide, refuses_another_mpi_family) {
   solver(open_mpi(world_.in(kImageLib), "5.0.3"));
   EXPECT_THAT(refusal("/app/solver"), AllOf(HasSubstr("Open MPI 5.0.3"), HasSubstr("MPICH 4.0.2"),
                                             HasSubstr("openmpi-40"), HasSubstr("mpich-12")));
+  const auto decision = nlohmann::json::parse(world_.build("/app/solver", {}).out);
+  EXPECT_THAT(decision["hint"].get<std::string>(), HasSubstr("Wi4MPI"));
 }
 
 TEST_F(Decide, replaces_bindings_with_the_library_or_refuses) {

@@ -104,6 +104,9 @@ std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options) {
       if (n > 0) program.push_back(0);
       for (std::size_t i = 0; i + 1 < n; ++i) edges[i].push_back(i + 1);
       break;
+    case FarmShape::tree:
+      for (std::size_t i = 0; i < n; ++i) edges[i < 2 ? n : (i - 2) / 2].push_back(i);
+      break;
     case FarmShape::random: {
       std::mt19937_64 random(1);
       // Every library has a parent before it: all are reached, without loops.

@@ -10,6 +10,7 @@ namespace heddle::test {
 enum class FarmShape : std::uint8_t {
   star,    ///< the program needs every library, they need nothing
   chain,   ///< the program needs the first, each needs the next
+  tree,    ///< the program needs two, each needs two more
   random,  ///< a connected graph without loops, one to four dependencies each
 };
 

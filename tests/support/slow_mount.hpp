@@ -46,11 +46,12 @@ struct SlowCounts {
 
 struct SlowOptions {
   int delay_us = 200;
+  const char* preset = "none";
   bool copper = false;
   bool image = false;  ///< as of squashfuse: mtime is ctime too
 };
 
-/// A directory served by tests/support/slow_fs.cpp (-DHEDDLE_SLOW_FS, its path), until the end.
+/// A directory served by bench/slowfs (-DHEDDLE_SLOW_FS, its path), until the end.
 class SlowMount {
  public:
   /// Serves `source` at `directory`, which may be the same. `counts` is a file of its own outside
@@ -60,9 +61,15 @@ class SlowMount {
       : directory_(std::move(directory)), counts_(std::move(counts)), server_(-1) {
     std::filesystem::create_directories(directory_);
     std::filesystem::remove(counts_);
-    std::vector<std::string> argv = {
-        HEDDLE_SLOW_FS, source, directory_, "--delay-us", std::to_string(options.delay_us),
-        "--counts",     counts_};
+    std::vector<std::string> argv = {HEDDLE_SLOW_FS,
+                                     source,
+                                     directory_,
+                                     "--preset",
+                                     options.preset,
+                                     "--delay-us",
+                                     std::to_string(options.delay_us),
+                                     "--counts",
+                                     counts_};
     if (options.copper) argv.emplace_back("--copper");
     if (options.image) argv.emplace_back("--image");
     server_ = value_or_throw(spawn(argv[0], argv));
@@ -97,7 +104,7 @@ class SlowMount {
     }
     for (int tries = 0; !std::filesystem::exists(counts_); ++tries) {
       if (tries == 5000 || value_or_throw(server_.wait_for(std::chrono::milliseconds(2))))
-        throw Error(directory_, "slow-fs does not answer");
+        throw Error(directory_, "heddle-slowfs does not answer");
     }
     const auto json = nlohmann::json::parse(value_or_throw(read_file(counts_)));
     SlowCounts out;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
-// slow-fs SOURCE DIR [--delay-us N] [--counts FILE] [--copper] [--image]: serves SOURCE at DIR
-// (which may be SOURCE) read-only, as a network file system without any cache would: no name,
-// attribute or negative answer is kept, an open drops the file's pages, each request takes N
-// microseconds (200), and any number are served at once. Stays in the foreground; ends when it is
-// unmounted, SIGTERM and SIGINT unmount it.
+// heddle-slowfs SOURCE DIR [--preset none|server|nfs] [--delay-us N] [--counts FILE] [--copper]
+// [--image]: serves SOURCE at DIR (which may be SOURCE) read-only, as a file system whose server is
+// N microseconds (200) away. docs/slowfs.md describes the model; kPresets is that page's table.
+// Stays in the foreground; ends when it is unmounted, SIGTERM and SIGINT unmount it.
 //
-// Requests are counted by opcode and by path. SIGUSR1 writes the counts to FILE, SIGUSR2 does and
-// starts again at zero, and so does the end. FILE appears by rename, for the first time when DIR is
-// served. FORGET, which no network
-// file system sends, is neither counted nor delayed.
+// Requests to the server are counted by opcode and by path. SIGUSR1 writes the counts to FILE,
+// SIGUSR2 does and starts again at zero, and so does the end. FILE appears by rename, for the first
+// time when DIR is served. FORGET, which no network file system sends, is neither counted nor
+// delayed.
 //
 // --copper: the options that Copper 1.0 mounts with (cu_fuse_init and its launcher): direct_io and
 // one thread. What Copper's network costs is not in it. --image: ctime is mtime, as of squashfuse.
@@ -38,6 +37,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -59,6 +59,23 @@ enum class Op : std::size_t {
 constexpr std::array kOpNames = {"LOOKUP",  "GETATTR", "READLINK", "OPEN",       "READ",
                                  "RELEASE", "OPENDIR", "READDIR",  "RELEASEDIR", "STATFS"};
 
+/// What the node keeps of the server's answers, and what it need not ask for.
+struct Preset {
+  std::string_view name;
+  double names = 0;        ///< seconds that a name which exists stays known
+  double missing = 0;      ///< and one that does not
+  double files = 0;        ///< seconds that a file's attributes stay known
+  double directories = 0;  ///< and a directory's
+  bool keeps_pages = false;
+  unsigned at_once = 256;
+  /// OPENDIR, RELEASE and RELEASEDIR ask nobody.
+  bool closes_alone = false;
+};
+constexpr std::array kPresets = {
+    Preset{"none"}, Preset{"server", 1, 0, 1, 1, true, 64, true},
+    // nfs(5): acregmin, acdirmin, lookupcache=all; sessions have 64 slots.
+    Preset{"nfs", 30, 30, 3, 30, true, 64, true}};
+
 /// A path that was asked for, whether it exists or not. Lives as long as the program.
 struct Node {
   std::string path;              ///< relative to SOURCE; the root's is empty
@@ -70,6 +87,7 @@ struct Node {
 struct Server {
   int source = -1;
   std::string counts_file;
+  Preset preset = kPresets[1];
   bool copper = false;
   bool image = false;
   timespec delay{};
@@ -97,6 +115,8 @@ Node& node_of(fuse_ino_t id) {
 
 /// Counts a request for `node` and waits as long as it must take.
 void count(Node& node, Op op) {
+  if (g.preset.closes_alone && (op == Op::opendir || op == Op::release || op == Op::releasedir))
+    return;
   ++node.counts[static_cast<std::size_t>(op)];
   const int now = ++g.in_flight;
   for (int most = g.most_in_flight; now > most;)
@@ -105,6 +125,11 @@ void count(Node& node, Op op) {
   thread_local const int exact = ::prctl(PR_SET_TIMERSLACK, 1);
   if (exact == 0 && g.delay.tv_nsec > 0) ::nanosleep(&g.delay, nullptr);
   --g.in_flight;
+}
+
+/// Seconds that `node`'s attributes stay known.
+double attributes_last(const Node& node) {
+  return node.type == S_IFDIR ? g.preset.directories : g.preset.files;
 }
 
 int attributes_of(Node& node, struct stat* out) {
@@ -119,11 +144,16 @@ void do_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Node& node = node_of(above.empty() ? name : above + "/" + name);
   count(node, Op::lookup);
   fuse_entry_param entry{};
-  if (const int error = attributes_of(node, &entry.attr); error != 0) {
+  if (const int error = attributes_of(node, &entry.attr); error == 0) {
+    entry.ino = reinterpret_cast<fuse_ino_t>(&node);
+    entry.entry_timeout = g.preset.names;
+    entry.attr_timeout = attributes_last(node);
+  } else if (error == ENOENT && g.preset.missing > 0) {
+    entry.entry_timeout = g.preset.missing;  // inode 0: the name does not exist
+  } else {
     fuse_reply_err(request, error);
     return;
   }
-  entry.ino = reinterpret_cast<fuse_ino_t>(&node);
   fuse_reply_entry(request, &entry);
 }
 
@@ -133,7 +163,7 @@ void do_getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
   struct stat attributes {};
   const int error = attributes_of(node, &attributes);
   if (error == 0)
-    fuse_reply_attr(request, &attributes, 0);
+    fuse_reply_attr(request, &attributes, attributes_last(node));
   else
     fuse_reply_err(request, error);
 }
@@ -158,6 +188,7 @@ void do_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* info) {
   }
   info->fh = static_cast<std::uint64_t>(fd);
   info->direct_io = g.copper;
+  info->keep_cache = g.preset.keeps_pages;  // libfuse has the kernel compare mtime and size
   fuse_reply_open(request, info);
 }
 
@@ -330,6 +361,9 @@ void read_ahead_by_a_mib(const char* directory) {
   std::string name = program;
   std::string options = "-ofsname=slow,subtype=slow,ro,exec";
   if (::geteuid() == 0) options += ",allow_other";
+  // The kernel then judges by the files' modes. Not where nothing is kept: each name of a path
+  // would be asked for twice, and root's SOURCE is open to all users there.
+  if (g.preset.files > 0) options += ",default_permissions";
   std::array<char*, 3> argv = {name.data(), options.data(), nullptr};
   fuse_args arguments = FUSE_ARGS_INIT(2, argv.data());
   fuse_session* session = fuse_session_new(&arguments, &operations, sizeof(operations), nullptr);
@@ -350,16 +384,23 @@ void read_ahead_by_a_mib(const char* directory) {
   } else {
     fuse_loop_config* config = fuse_loop_cfg_create();
     fuse_loop_cfg_set_clone_fd(config, 1);
-    fuse_loop_cfg_set_max_threads(config, 256);
-    fuse_loop_cfg_set_idle_threads(config, 256);
+    fuse_loop_cfg_set_max_threads(config, g.preset.at_once);
+    fuse_loop_cfg_set_idle_threads(config, g.preset.at_once);
     status = fuse_session_loop_mt(session, config);
     fuse_loop_cfg_destroy(config);
   }
   end(session, status == 0 ? 0 : 1);
 }
 
+const Preset* preset_named(std::string_view name) {
+  for (const auto& preset : kPresets)
+    if (preset.name == name) return &preset;
+  return nullptr;
+}
+
 int usage() {
-  std::cerr << "usage: slow-fs SOURCE DIR [--delay-us N] [--counts FILE] [--copper] [--image]\n";
+  std::cerr << "usage: heddle-slowfs SOURCE DIR [--preset none|server|nfs] [--delay-us N] "
+               "[--counts FILE] [--copper] [--image]\n";
   return 2;
 }
 
@@ -378,6 +419,8 @@ int main(int argc, char** argv) {
       delay_us = std::atol(argv[++i]);
     else if (argument == "--counts" && i + 1 < argc)
       g.counts_file = std::filesystem::absolute(argv[++i]).string();
+    else if (argument == "--preset" && i + 1 < argc && preset_named(argv[i + 1]))
+      g.preset = *preset_named(argv[++i]);
     else if (argument.starts_with("--"))
       return usage();
     else
@@ -387,7 +430,8 @@ int main(int argc, char** argv) {
   g.delay.tv_nsec = delay_us * 1000;
   g.source = ::open(places[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (g.source < 0) {
-    std::cerr << "slow-fs: " << places[0] << ": cannot open: " << std::strerror(errno) << "\n";
+    std::cerr << "heddle-slowfs: " << places[0] << ": cannot open: " << std::strerror(errno)
+              << "\n";
     return 1;
   }
   serve(argv[0], places[1]);

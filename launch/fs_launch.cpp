@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT
+// The program fs-launch: one word before the user's own mpirun or srun line, which it neither reads
+// nor changes. It sets the variables of launch/hooks.hpp and becomes the launcher. Each rank
+// executes this program once more (launch/rank_agent.hpp), which is static: a rank's LD_PRELOAD,
+// LD_AUDIT and LD_LIBRARY_PATH do not reach it.
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "base/child.hpp"
+#include "base/command_line.hpp"
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/find_program.hpp"
+#include "base/launch/app_process.hpp"
+#include "base/launch/rank.hpp"
+#include "base/log.hpp"
+#include "base/rank_mark.hpp"
+#include "base/run_directory.hpp"
+#include "base/run_main.hpp"
+#include "base/temp_dir.hpp"
+#include "base/try.hpp"
+#include "fsgen/guided_environment.hpp"
+#include "launch/allocation.hpp"
+#include "launch/hooks.hpp"
+#include "launch/profile.hpp"
+#include "launch/profile_command.hpp"
+#include "launch/rank_agent.hpp"
+#include "launch/rank_container.hpp"
+#include "launch/rank_report.hpp"
+#include "resolver/elf/cached_facts.hpp"
+
+namespace heddle::launch {
+namespace {
+
+using Words = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  LaunchSettings settings;
+  std::string profile;
+  std::string ship = "sbcast";
+  bool report = false;
+  bool dry_run = false;
+  bool quiet = false;
+  Words command;
+};
+
+void add_options(CLI::App& app, Options& o) {
+  auto& s = o.settings;
+  set_usage(app, "fs-launch [OPTIONS] [--] LAUNCHER ARGS...\n       fs-launch profile COMMAND ...");
+  app.set_version_flag("--version", "fs-launch (heddle) " HEDDLE_VERSION);
+  app.add_option("--profile", o.profile,
+                 "What this profile names (default: the one that fs-launch profile use selected)")
+      ->type_name("NAME");
+  app.add_option("--map", s.map,
+                 "Guide the ranks by this map or bundle (default: each node resolves, once)")
+      ->type_name("MAP");
+  app.add_option(
+         "--ship", o.ship,
+         "What copies a bundle to the nodes of a Slurm job: sbcast (default), another engine "
+         "of fs-ship, or no")
+      ->type_name("ENGINE");
+  app.add_option("--stage", s.stage,
+                 "Copy the files to this directory on each node, serve the copies")
+      ->type_name("DIR");
+  const auto add_list = [&](const char* name, Words& list, const char* text) {
+    app.add_option(name, list, text)->type_name("DIR")->allow_extra_args(false);
+  };
+  add_list("--slow", s.slow, "The files below DIR are slow: a mount pays (repeatable)");
+  add_list("--fast", s.fast, "The files below DIR are fast: they need no mount (repeatable)");
+  add_list("--tree", s.trees, "Serve the directory tree DIR over its own path (repeatable)");
+  app.add_option("--python", s.python, "As fs-gen --python")->type_name("auto|off|EXE");
+  add_choice<std::string>(app, "--via", s.via,
+                          {{"best", "best"},
+                           {"private", "private"},
+                           {"fusermount", "fusermount"},
+                           {"direct", "direct"}},
+                          "As fs-gen --via");
+  app.add_option("--image", s.image,
+                 "Run each rank in a container of this image, or of this unpacked root file system")
+      ->type_name("IMAGE");
+  std::vector<std::pair<std::string, std::string>> backends;
+  for (const auto* name : kBackends) backends.emplace_back(name, name);
+  add_choice<std::string>(app, "--backend", s.backend, backends,
+                          "What runs the containers (default: podman)");
+  app.add_option("--source", s.source,
+                 "A script that a shell in the container reads before the program starts")
+      ->type_name("SCRIPT");
+  app.add_flag(
+      "--report", o.report,
+      "When the launcher has ended, write to stderr which ranks were guided, and why others "
+      "were not");
+  app.add_flag("--dry-run", o.dry_run,
+               "Start nothing; print the variables that would be set and the command");
+  app.add_flag("-q,--quiet", o.quiet, "No line on stderr when the job runs without heddle");
+}
+
+/// Paths that other nodes and working directories find. The environment's lists of slow directories
+/// are passed on, since not every launcher passes the environment on.
+void complete(LaunchSettings& s) {
+  const auto add_site = [](const char* variable, Words& list) {
+    const char* value = std::getenv(variable);
+    std::istringstream words(value ? value : "");
+    for (std::string word; std::getline(words, word, ':');)
+      if (!word.empty()) list.push_back(word);
+  };
+  add_site("HEDDLE_SLOW", s.slow);
+  add_site("HEDDLE_FAST", s.fast);
+  const auto make_absolute = [](std::string& path) {
+    if (!path.empty()) path = std::filesystem::absolute(path).string();
+  };
+  make_absolute(s.map);
+  make_absolute(s.stage);
+  make_absolute(s.source);
+  if (std::filesystem::is_directory(s.image)) make_absolute(s.image);
+  for (auto* list : {&s.slow, &s.fast, &s.trees}) std::ranges::for_each(*list, make_absolute);
+  if (s.python.find('/') != s.python.npos) make_absolute(s.python);
+}
+
+/// What the profile says and the command line does not. A profile that cannot be read ends
+/// fs-launch, since the job would run without what was set up for it.
+void apply_profile(Options& o) {
+  const auto name = o.profile.empty() ? value_or_throw(selected_profile()) : o.profile;
+  if (name.empty()) return;
+  const auto path = value_or_throw(find_profile(name));
+  const auto profile = value_or_throw(read_profile(path));
+  if (o.settings.map.empty()) o.settings.map = profile.map;
+  if (!profile.environment.empty() || !profile.files.empty()) o.settings.profile = path;
+  const auto& container = profile.container;
+  if (o.settings.image.empty()) o.settings.image = container.image;
+  if (o.settings.backend.empty()) o.settings.backend = container.backend;
+  if (o.settings.source.empty()) o.settings.source = container.source;
+  const auto& library = profile.mpi.library;
+  if (!o.quiet && !library.empty() && ::access(library.c_str(), F_OK) != 0)
+    warn(Error(library, "the profile's MPI library cannot be found", std::strerror(errno),
+               "fs-launch profile edit " + name + " --mpi DIR"));
+}
+
+/// Becomes the launcher. Returns the exit status when that fails.
+int become_launcher(const Words& command) {
+  const auto path = find_program(command[0]);
+  const int error = path ? execute({*path, command, Environment().entries()}) : path.error().code();
+  return report_exec_failure(command[0], error);
+}
+
+/// `--report`: runs the launcher beside this process, which then prints the table.
+AppEnd run_launcher(const Words& command, const std::string& reports) {
+  const auto path = find_program(command[0]);
+  if (!path) return {report_exec_failure(command[0], path.error().code())};
+  const auto begin = Clock::now();
+  auto signals = value_or_throw(SignalRelay::start());
+  auto app =
+      value_or_throw(AppProcess::start({*path, command, Environment().entries()}, {}, signals));
+  if (auto started = app.run(); !started)
+    return {report_exec_failure(command[0], started.error().code())};
+  const auto end = value_or_throw(app.wait(signals));
+  const std::chrono::duration<double> time = Clock::now() - begin;
+  const SigpipeHeld held;
+  say_text("fs-launch: " + to_table(read_reports(reports), time.count()));
+  return end;
+}
+
+void prepare_image(LaunchSettings& settings) {
+  RankContainer container{settings.image, settings.backend};
+  value_or_throw(prepare_containers(container));
+  settings.backend = container.backend;
+  settings.hooks = container.hooks;
+}
+
+void print_plan(const Hooks& hooks, const Words& command) {
+  std::string out;
+  for (const auto& [name, value] : hooks.variables)
+    out += name + "=" + escape_for_terminal(value) + "\n";
+  out += "command:";
+  for (const auto& word : command) out += " " + escape_for_terminal(word);
+  value_or_throw(write_all(STDOUT_FILENO, out + "\n", "stdout"));
+}
+
+AppEnd launch(Options& o) {
+  if (Environment().get("HEDDLE") == "off") {
+    remove_hooks();
+    leave_standing_mount();
+    return {become_launcher(o.command)};
+  }
+  apply_profile(o);
+  complete(o.settings);
+  const auto unguided = [&](const Error& why) -> AppEnd {
+    if (!o.settings.image.empty()) throw why;  // the ranks would run outside of the image
+    if (!o.quiet) warn(Error("", why.message(), "the job runs without heddle", why.hint()));
+    if (!o.dry_run) return {become_launcher(o.command)};
+    print_plan({}, o.command);
+    return {};
+  };
+  std::optional<TempDir> reports;
+  if (o.report && !o.dry_run) {
+    std::error_code ignored;  // create() fails then
+    std::filesystem::create_directories(default_cache_dir(), ignored);
+    auto made = TempDir::create("launch", default_cache_dir());
+    if (!made) return unguided(made.error());
+    reports = std::move(*made);
+    o.settings.reports = reports->path();
+  }
+  if (auto ready = prepare_nodes(o.settings, o.ship, o.dry_run); !ready)
+    return unguided(ready.error());
+  if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
+  const auto hooks = hooks_for(o.settings);
+  if (!hooks) return unguided(hooks.error());
+  if (!o.quiet)
+    for (const auto& note : hooks->notes) warn(note);
+  if (o.dry_run) {
+    print_plan(*hooks, o.command);
+    return {};
+  }
+  for (const auto& [name, value] : hooks->variables) ::setenv(name.c_str(), value.c_str(), 1);
+  return reports ? run_launcher(o.command, reports->path()) : AppEnd{become_launcher(o.command)};
+}
+
+int run_program(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == kRankOption) return become_rank(argc, argv);
+  if (argc == 2 && std::string_view(argv[1]) == kCheckOption) return check_node();
+  Options o;
+  CLI::App app("Start an MPI job whose ranks find their libraries in advance, by its own launcher.",
+               "fs-launch");
+  add_options(app, o);
+  forbid_empty_values(app);
+  auto split = split_command_line(app, argc, argv);
+  if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
+  if (split.command.empty()) return usage_error("fs-launch", "no launcher given");
+  const auto words = static_cast<int>(split.command.size());
+  if (split.command[0] == "profile" && std::string_view(argv[argc - words - 1]) != "--")
+    return profile_main(words, argv + argc - words);
+  o.command = std::move(split.command);
+  clean_up_on_signals();
+  return end_like(launch(o));
+}
+
+}  // namespace
+}  // namespace heddle::launch
+
+int main(int argc, char** argv) {
+  return heddle::run_main("fs-launch", [&] { return heddle::launch::run_program(argc, argv); });
+}

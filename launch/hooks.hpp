@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// How fs-launch gets into ranks: by environment variables alone, all at once, since which launcher
+// the command line starts is not known.
+//   LD_AUDIT         the audit library, which executes the agent in each process that is a rank
+//   HEDDLE_LAUNCH    the agent and its settings (base/rank_mark.hpp)
+//   OMPI_MCA_orte_fork_agent, PRTE_MCA_odls_base_exec_agent
+//                    Open MPI and PRRTE hand no other variables to other nodes: env(1) sets these
+//                    two
+// Where a node has no heddle, ld.so says so in one line and goes on: the rank runs unguided. An
+// agent as the fork agent itself would end the job there: Open MPI 4 does not start it, and exits
+// with 0.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.hpp"
+#include "launch/launch_settings.hpp"
+
+namespace heddle::launch {
+
+struct Hooks {
+  std::vector<std::pair<std::string, std::string>> variables;
+  std::vector<std::string> notes;  ///< what of the user's is left alone, and what that costs
+};
+
+/// Fails when this installation's path can be given to no launcher.
+Result<Hooks> hooks_for(const LaunchSettings& settings);
+
+/// In a rank: takes all of hooks_for() out of this process's environment.
+void remove_hooks();
+
+}  // namespace heddle::launch

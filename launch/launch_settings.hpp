@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace heddle::launch {
+
+/// What fs-launch gives its ranks: the options of fs-gen of the same names, and where to report.
+struct LaunchSettings {
+  std::string map;
+  std::string stage;
+  std::string via;
+  std::string python;
+  std::vector<std::string> slow, fast, trees;
+  std::string profile;  ///< path of a profile with variables of the ranks; empty: none
+  std::string image;    ///< of the ranks' containers; empty: none
+  std::string backend, source, hooks;  ///< as RankContainer's
+  std::string reports;                 ///< a directory that all nodes see; empty: no reports
+};
+
+/// The value of kLaunchVariable for ranks that execute `agent`, whose name has no comma: of
+/// letters, digits and `/._-+=@,%` only, if `agent` is, so that no shell or argument list changes
+/// it.
+std::string encode(const std::string& agent, const LaunchSettings& settings);
+/// The same value for a process that starts ranks itself: it is no rank any more.
+std::string with_own_mark(const std::string& value);
+/// nullopt: not of this version.
+std::optional<LaunchSettings> decode(std::string_view value);
+
+/// Whether `text` is made of what encode() writes, and no comma.
+bool is_plain(std::string_view text);
+
+}  // namespace heddle::launch

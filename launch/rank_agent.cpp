@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+#include "launch/rank_agent.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/find_program.hpp"
+#include "base/launch/app_process.hpp"
+#include "base/launch/rank.hpp"
+#include "base/log.hpp"
+#include "base/rank_mark.hpp"
+#include "base/run_main.hpp"
+#include "base/try.hpp"
+#include "fsgen/guided_environment.hpp"
+#include "fsgen/guided_run.hpp"
+#include "launch/hooks.hpp"
+#include "launch/profile.hpp"
+#include "launch/rank_container.hpp"
+#include "launch/rank_report.hpp"
+
+namespace heddle::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What of this process the rank inherits and the preparation changes.
+class Inherited {
+ public:
+  Inherited() : error_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
+    struct sigaction defaults {};
+    defaults.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &defaults, &child_);  // with SIG_IGN the kernel would reap our children
+    ::prctl(PR_GET_PDEATHSIG, &death_signal_);
+    const Fd text(::memfd_create("heddle-messages", MFD_CLOEXEC));
+    if (error_ && text) ::dup2(text.get(), STDERR_FILENO);
+  }
+  /// What was written to standard error meanwhile, on one line.
+  std::string messages() const {
+    char text[2048];
+    const auto got = error_ ? ::pread(STDERR_FILENO, text, sizeof text, 0) : 0;
+    std::string out(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    while (out.ends_with('\n')) out.pop_back();
+    for (auto& c : out)
+      if (c == '\n') c = ' ';
+    return out;
+  }
+  void restore() const {
+    if (error_) ::dup2(error_.get(), STDERR_FILENO);
+    // One of a child of ours stays pending where the launcher blocks it.
+    sigset_t only;
+    ::sigemptyset(&only);
+    ::sigaddset(&only, SIGCHLD);
+    const timespec now{};
+    ::sigtimedwait(&only, nullptr, &now);
+    ::sigaction(SIGCHLD, &child_, nullptr);
+    ::prctl(PR_SET_PDEATHSIG, death_signal_);  // a user namespace clears it
+  }
+
+ private:
+  Fd error_;
+  struct sigaction child_ {};
+  int death_signal_ = 0;
+};
+
+std::uint64_t job_size() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "FLUX_JOB_SIZE",
+                           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"})
+    if (const char* text = std::getenv(name)) return std::strtoull(text, nullptr, 10);
+  return 0;
+}
+
+GenOptions gen_options(const LaunchSettings& settings) {
+  GenOptions out;
+  out.map = settings.map;
+  out.stage = settings.stage;
+  out.slow = settings.slow;
+  out.fast = settings.fast;
+  out.trees = settings.trees;
+  if (!settings.python.empty()) out.python = settings.python;
+  out.via = settings.via == "private"      ? Via::private_mount
+            : settings.via == "fusermount" ? Via::fusermount
+            : settings.via == "direct"     ? Via::direct
+                                           : Via::best;
+  out.first_rank = false;
+  out.quiet = true;
+  return out;
+}
+
+/// Launchers, and their daemons, which srun starts as its tasks: their children are the ranks.
+bool starts_ranks(const std::string& path) {
+  constexpr std::string_view kNames[] = {"orted",           "prted",
+                                         "hydra_pmi_proxy", "hydra_bstrap_proxy",
+                                         "pmi_proxy",       "srun",
+                                         "mpirun",          "mpiexec",
+                                         "orterun",         "mpirun.openmpi",
+                                         "mpiexec.openmpi", "prterun",
+                                         "mpiexec.hydra",   "mpiexec.mpich",
+                                         "mpirun.mpich",    "jsrun",
+                                         "aprun",           "flux"};
+  return std::ranges::count(kNames, std::string_view(path).substr(path.rfind('/') + 1)) > 0;
+}
+
+class Rank {
+ public:
+  Rank(std::string path, std::vector<std::string> command, LaunchSettings settings)
+      : path_(std::move(path)), settings_(std::move(settings)), options_(gen_options(settings_)) {
+    options_.command = std::move(command);
+  }
+
+  /// Executes the rank guided, or returns why not.
+  std::string become_guided() {
+    const auto cache = options_.may_be_cached() ? RunCache::open() : std::nullopt;
+    TempDir work;  // none, if possible: a rank that is killed now would leave it
+    auto map = prepare_map(options_, path_, "", cache ? &*cache : nullptr);
+    if (map && map->mount && !map->file && map->unguided_reason.empty()) {
+      auto made = make_work_dir();
+      if (!made) return made.error().message();
+      work = std::move(*made);
+      map = prepare_map(options_, path_, work.path() + "/map", cache ? &*cache : nullptr);
+    }
+    if (!map) return map.error().message();
+    if (map->content.programs.empty() && map->content.trees.empty()) return map->unguided_reason;
+    const auto done =
+        become_best(options_, path_, *map, std::move(work), [&](const RunReport& report) {
+          RankReport line;
+          line.guided = report.guided;
+          line.libraries = report.libraries;
+          line.probes = report.probes_without;
+          line.from_mount = report.shared;
+          line.why = report.unguided_reason;
+          for (const auto& way : report.passed_over)
+            line.why += (line.why.empty() ? "" : "; ") + way;
+          say_to_launcher(std::move(line));
+          inherited_.restore();
+        });
+    if (!done) return done.error().message();
+    return Error::from_errno(path_, "cannot be executed guided", done->exec_error).message();
+  }
+
+  int become_contained(const Result<Profile>& profile) {
+    RankReport line;
+    line.why = "in a container of " + settings_.image;
+    say_to_launcher(std::move(line));
+    inherited_.restore();
+    if (!profile) {
+      report(profile.error());
+      return 126;
+    }
+    RankContainer container{settings_.image, settings_.backend, settings_.source, settings_.hooks,
+                            profile->files};
+    for (const auto& [name, value] : profile->environment) container.names.push_back(name);
+    return enter_container(container, path_, options_.command);
+  }
+
+  int become_unguided(const std::string& why) {
+    RankReport line;
+    line.why = why.empty() ? inherited_.messages() : why;
+    say_to_launcher(std::move(line));
+    inherited_.restore();
+    const int error = execute({path_, options_.command, Environment().entries()});
+    return report_exec_failure(options_.command[0], error);
+  }
+
+ private:
+  void say_to_launcher(RankReport report) const {
+    if (settings_.reports.empty()) return;
+    report.node = host_name();
+    report.rank = static_cast<std::uint64_t>(rank_from_environment().value_or(0));
+    report.size = job_size();
+    const auto time = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin_);
+    report.microseconds = static_cast<std::uint64_t>(time.count());
+    (void)write_report(settings_.reports, report);
+  }
+
+  const Clock::time_point begin_ = Clock::now();
+  const Inherited inherited_;
+  const std::string path_;
+  const LaunchSettings settings_;
+  GenOptions options_;
+};
+
+/// Reads the profile `path` and sets its variables in this process. Empty path: an empty profile.
+Result<Profile> take_profile(const std::string& path) {
+  if (path.empty()) return Profile();
+  auto profile = TRY(read_profile(path));
+  for (const auto& [name, value] : profile.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  return profile;
+}
+
+}  // namespace
+
+int become_rank(int argc, char** argv) {
+  if (argc < 4) return 2;
+  const char* value = std::getenv(kLaunchVariable);
+  const auto settings = decode(value ? value : "");
+  if (value && starts_ranks(argv[2])) {
+    ::setenv(kLaunchVariable, with_own_mark(value).c_str(), 1);
+    const int error = execute({argv[2], {argv + 3, argv + argc}, Environment().entries()});
+    return report_exec_failure(argv[3], error);
+  }
+  remove_hooks();
+  Rank rank(argv[2], {argv + 3, argv + argc}, settings.value_or(LaunchSettings()));
+  std::string why = settings ? "" : "fs-launch is of another version";
+  const auto profile = take_profile(settings ? settings->profile : "");
+  if (!profile) why = profile.error().message();
+  if (Environment().get("HEDDLE") == "off") why = "HEDDLE=off";
+  if (settings && !settings->image.empty() && why != "HEDDLE=off")
+    return rank.become_contained(profile);
+  if (why.empty()) {
+    try {
+      why = rank.become_guided();
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+  }
+  return rank.become_unguided(why);
+}
+
+}  // namespace heddle::launch

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What ranks say to fs-launch --report: each appends a line to a file of its node in a directory
+// that all nodes see.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace heddle::launch {
+
+struct RankReport {
+  std::string node;
+  std::uint64_t rank = 0;
+  std::uint64_t size = 0;  ///< of the job; 0: unknown
+  bool guided = false;
+  bool from_mount = false;  ///< its libraries are in a mount that another rank started
+  std::uint64_t libraries = 0;
+  std::uint64_t probes = 0;        ///< failed look-ups of an unguided start
+  std::uint64_t microseconds = 0;  ///< from the agent's start to APP's
+  std::string why;                 ///< why it is not guided, or not by a mount
+};
+
+/// Failure: the directory is not seen here, or is full; the rank goes on.
+Result<void> write_report(const std::string& directory, const RankReport& report);
+/// Of each node and rank the last one. Lines that cannot be read are left out.
+std::vector<RankReport> read_reports(const std::string& directory);
+
+/// The table of fs-launch --report.
+std::string to_table(const std::vector<RankReport>& reports, double seconds);
+
+}  // namespace heddle::launch

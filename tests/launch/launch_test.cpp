@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT
+// fs-launch before the launchers of one machine: what their ranks, their users and the machine see.
+#include <sys/wait.h>
+
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/prelude.hpp"
+
+namespace heddle::test {
+namespace {
+
+/// A TMPDIR and a cache of its own. Files, mounts and processes that a run leaves fail the case.
+class LaunchFixture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_launch_ = staged_program("fs-launch");
+    if (fs_launch_.empty()) HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");
+    fs::create_directory(dir_ / "tmp");
+    options_.cwd = dir_.path();
+    options_.env = {"TMPDIR=" + dir_ / "tmp",
+                    "XDG_CACHE_HOME=" + dir_ / "cache",
+                    "HEDDLE_SLOW=/",
+                    "OMPI_ALLOW_RUN_AS_ROOT=1",
+                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                    "OMPI_MCA_rmaps_base_oversubscribe=1",
+                    "LD_AUDIT",
+                    "HEDDLE_LAUNCH"};
+  }
+  void TearDown() override {
+    if (fs_launch_.empty()) return;
+    EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
+    EXPECT_EQ(mounts_with(dir_ / "tmp"), 0U);
+  }
+
+  /// Files in TMPDIR, and daemons with it in their environment.
+  std::string left() const {
+    return run({"sh", "-c",
+                "ls -A tmp | grep ^hd-; grep -lz ^TMPDIR=$PWD/tmp $(grep -lz ^fs-mount$ "
+                "/proc/[0-9]*/cmdline | sed s/cmdline/environ/) /dev/null"},
+               options_)
+        .out;
+  }
+  Strings launched(const Strings& command, const Strings& options = {}) const {
+    return Strings{fs_launch_} + options + command;
+  }
+  RunResult launch(const Strings& command, const Strings& options = {}) const {
+    return run(launched(command, options), options_);
+  }
+  RunResult sh(const std::string& script) const {
+    RunOptions options = options_;
+    options.env.push_back("FS_LAUNCH=" + fs_launch_);
+    return run({"/bin/bash", "-c", script}, options);
+  }
+  std::string compile(const std::string& name, const std::string& source,
+                      const Strings& flags = {}) const {
+    std::ofstream(dir_ / (name + ".c")) << source;
+    run_checked(Strings{"cc", "-o", dir_ / name, dir_ / (name + ".c")} + flags);
+    return dir_ / name;
+  }
+
+  TestDir dir_;
+  std::string fs_launch_;
+  RunOptions options_;
+};
+
+struct Launcher {
+  const char* name;
+  Strings two;  ///< starts two ranks
+};
+
+class Launched : public LaunchFixture, public ::testing::WithParamInterface<Launcher> {
+ protected:
+  void SetUp() override {
+    if (run({"sh", "-c", "command -v " + GetParam().two[0]}).status != 0)
+      HEDDLE_SKIP(GetParam().two[0] + " is not installed");
+    LaunchFixture::SetUp();
+  }
+  Strings two(const Strings& app) const { return GetParam().two + app; }
+  /// Runs `app` without and with fs-launch and expects the same.
+  void expect_same(const Strings& app) const {
+    auto bare = run(two(app), options_);
+    auto ours = launch(two(app));
+    EXPECT_EQ(ours.status, bare.status);
+    auto bare_lines = lines_of(bare.out), our_lines = lines_of(ours.out);
+    std::ranges::sort(bare_lines);
+    std::ranges::sort(our_lines);
+    EXPECT_EQ(our_lines, bare_lines);
+    EXPECT_EQ(ours.err.size(), bare.err.size()) << ours.err << bare.err;
+  }
+};
+
+TEST_P(Launched, ranks_are_guided_by_one_mount) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 30});
+  const auto ours = launch(two({farm.program}), {"--report"});
+  EXPECT_EQ(ours.status, 0) << ours.err;
+  EXPECT_EQ(ours.out, farm.output + farm.output);
+  EXPECT_THAT(ours.err, HasSubstr("fs-launch: 2 of 2 ranks guided on 1 node"));
+  std::ofstream(dir_ / "rank.sh") << "echo $HEDDLE_INDEX; grep -c /.m/ /proc/$$/maps; read x <go\n";
+  ASSERT_EQ(::mkfifo((dir_ / "go").c_str(), 0600), 0);
+  const auto maps =
+      sh("(sleep 0.7; pgrep -cf \"^fs-mount --keep private\" >services; echo >go; "
+         "echo >go) & " +
+         to_shell(launched(two({"sh", dir_ / "rank.sh"}))) + "; wait");
+  const auto lines = lines_of(maps.out);
+  ASSERT_EQ(lines.size(), 4U) << maps.out << maps.err;
+  std::map<std::string, int> count;
+  for (const auto& line : lines) ++count[line];
+  EXPECT_EQ(count.size(), 2U) << maps.out;  // the same index and number of mappings in each
+  EXPECT_THAT(maps.out, HasSubstr(dir_ / "tmp/hd-"));
+}
+
+TEST_P(Launched, ranks_see_their_own_arguments_environment_and_input) {
+  const auto show = compile("show", R"(#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int main(int n, char** v) {
+  for (int i = 0; i < n; ++i) printf("%d[", i), fwrite(v[i], 1, strlen(v[i]), stdout), puts("]");
+  return 0;
+})");
+  expect_same({show, "a b", "", "line\nbreak", "*", "$HOME", "'\"\\", "--report", "\xff"});
+  // Long lines of two ranks may mix.
+  expect_same({"sh", "-c", "\"$@\" | cksum", "sh", show, std::string(65536, 'x')});
+  for (int i = 0; i < 1000; ++i)
+    options_.env.push_back("VARIABLE_" + std::to_string(i) + "=" + std::to_string(i) + "\n=\t ");
+  // What differs between two runs of a launcher is left out.
+  std::ofstream(dir_ / "env.sh") << "env -0 | tr '\\0\\n' '\\n\\1' | grep -a ^VARIABLE_ | cksum\n";
+  expect_same({"sh", dir_ / "env.sh"});
+  const auto names = launch(two({"env"}));
+  for (const auto& line : lines_of(names.out)) {
+    EXPECT_FALSE(line.starts_with("HEDDLE_LAUNCH=") || line.starts_with("PRTE_MCA_") ||
+                 line.starts_with("OMPI_MCA_orte_fork_agent="))
+        << line;
+  }
+  options_.input = "some input\n";
+  const auto reader = "[ ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} != 0 ] || cat"s;
+  EXPECT_EQ(launch(two({"sh", "-c", reader})).out, "some input\n");
+}
+
+TEST_P(Launched, exit_statuses_and_signals_are_the_launchers) {
+  const Strings one = {GetParam().two[0], "-n", "1"};  // of two deaths hydra reports any
+  for (const std::string script : {"exit 0", "exit 7", "kill -SEGV $$", "exec /nonexistent"})
+    EXPECT_EQ(launch(one + Strings{"sh", "-c", script}).status,
+              run(one + Strings{"sh", "-c", script}, options_).status)
+        << script;
+  const auto missing = two({"./nonexistent"});
+  EXPECT_EQ(launch(missing).status, run(missing, options_).status);
+  for (const auto& words : {Strings{GetParam().two[0], "--foo-unknown", "true"}}) {
+    const auto bare = run(words, options_), ours = launch(words);
+    EXPECT_EQ(ours.status, bare.status);
+    EXPECT_EQ(ours.out, bare.out);
+    EXPECT_EQ(ours.err, bare.err);
+  }
+}
+
+TEST_P(Launched, static_programs_run_and_are_counted) {
+  const auto app =
+      compile("static", "#include <stdio.h>\nint main() { puts(\"static\"); }", {"-static"});
+  const auto ours = launch(two({app}), {"--report"});
+  EXPECT_EQ(ours.out, "static\nstatic\n");
+  EXPECT_THAT(ours.err, HasSubstr("fs-launch: 0 of 0 ranks guided"));
+  std::ofstream(dir_ / "script") << "#!/bin/sh\necho $0 $1\n";
+  fs::permissions(dir_ / "script", fs::perms(0755));
+  const auto script = launch(two({dir_ / "script", "a b"}), {"--report"});
+  EXPECT_EQ(script.out, (dir_ / "script") + " a b\n" + (dir_ / "script") + " a b\n");
+  EXPECT_THAT(script.err, HasSubstr("2 of 2 ranks guided"));
+}
+
+TEST_P(Launched, ranks_without_fuse_a_temporary_directory_or_the_library_run) {
+  const auto app = two({"git", "--version"});
+  const auto bare = run(app, options_);
+  const auto in_namespace = [&](const std::string& change) {
+    return run(Strings{"unshare", "-m", "sh", "-c", change + " && exec \"$@\"", "sh"} +
+                   launched(app, {"--report"}),
+               options_);
+  };
+  const auto no_device = in_namespace("mount --bind /dev/null /dev/fuse");
+  EXPECT_EQ(no_device.out, bare.out) << no_device.err;
+  EXPECT_THAT(no_device.err, HasSubstr("mount namespace: "));
+  // Open MPI itself needs a directory there.
+  if (GetParam().two[0] == "mpiexec.hydra") {
+    const auto full = in_namespace("mount -t tmpfs -o nr_inodes=1 none $TMPDIR");
+    EXPECT_EQ(full.out, bare.out) << full.err;
+    EXPECT_EQ(full.status, 0);
+  }
+  // ld.so says that the library is not there.
+  const auto library = fs::path(fs_launch_).parent_path().parent_path() / "lib/heddle";
+  const auto plan = launch(app, {"--dry-run"});
+  const auto lines = lines_of(plan.out);
+  const auto no_library = run(Strings{"unshare", "-m", "sh", "-c",
+                                      "export \"$1\" \"$2\" \"$3\"; shift 3; mount -t tmpfs none " +
+                                          library.string() + " && exec \"$@\"",
+                                      "sh"} +
+                                  Strings{lines[0], lines[1], lines[2]} + app,
+                              options_);
+  EXPECT_EQ(no_library.out, bare.out);
+  EXPECT_EQ(no_library.status, 0);
+}
+
+TEST_P(Launched, killed_launchers_leave_nothing) {
+  for (const std::string victim : {"fs-launch", "report"}) {
+    auto child = start_silently(
+        "/usr/bin/env",
+        Strings{"env"} + Strings{options_.env.begin(), options_.env.begin() + 6} +
+            launched(two({"sleep", "3"}), victim == "report" ? Strings{"--report"} : Strings{}));
+    ASSERT_TRUE(wait_until(10s, [&] { return left().find("hd-") != std::string::npos; }));
+    ::kill(child.pid(), victim == "report" ? SIGTERM : SIGKILL);
+    (void)child.wait();
+  }
+}
+
+TEST_P(Launched, launches_within_launches_work) {
+  // mpirun does not start within mpirun.
+  const auto nested =
+      launch(two(Strings{fs_launch_, "mpiexec.hydra", "-n", "2", "echo", "inner"}), {"--report"});
+  EXPECT_EQ(nested.out, "inner\ninner\ninner\ninner\n") << nested.err;
+  const auto twice = launch(launched(two({"git", "--version"}), {"--report"}));
+  EXPECT_THAT(twice.err, HasSubstr("2 of 2 ranks guided"));
+  // A batch script of Slurm has a rank.
+  options_.env.push_back("SLURM_PROCID=0");
+  EXPECT_THAT(launch(two({"git", "--version"}), {"--report"}).err,
+              HasSubstr("2 of 2 ranks guided"));
+}
+
+INSTANTIATE_TEST_SUITE_P(, Launched,
+                         ::testing::Values(Launcher{"open_mpi", {"mpirun.openmpi", "-n", "2"}},
+                                           Launcher{"hydra", {"mpiexec.hydra", "-n", "2"}}),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+class FsLaunch : public LaunchFixture {};
+
+TEST_F(FsLaunch, heddle_off_turns_everything_off) {
+  options_.env.push_back("HEDDLE=off");
+  const auto off = launch({"env"});
+  EXPECT_THAT(off.out, Not(AllOf(HasSubstr("LD_AUDIT="))));
+  EXPECT_THAT(off.out, Not(HasSubstr("HEDDLE_LAUNCH=")));
+  EXPECT_THAT(off.out, Not(HasSubstr("orte_fork_agent")));
+}
+
+TEST_F(FsLaunch, dry_run_starts_nothing) {
+  const auto plan = launch({"touch", dir_ / "started"}, {"--dry-run"});
+  EXPECT_EQ(plan.status, 0);
+  EXPECT_THAT(plan.out, HasSubstr("HEDDLE_LAUNCH=" + fs_launch_));
+  EXPECT_FALSE(fs::exists(dir_ / "started"));
+}
+
+TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
+  options_.env.back() = "OMPI_MCA_orte_fork_agent=/usr/bin/nice";
+  auto plan = launch({"true"}, {"--dry-run"});
+  EXPECT_THAT(plan.err, HasSubstr("OMPI_MCA_orte_fork_agent is set already"));
+  EXPECT_THAT(plan.out, Not(HasSubstr("OMPI_MCA_orte_fork_agent")));
+  const auto ranks =
+      launch({"mpirun.openmpi", "-n", "2", "sh", "-c", "echo $OMPI_MCA_orte_fork_agent"});
+  EXPECT_EQ(ranks.out, "/usr/bin/nice\n/usr/bin/nice\n") << ranks.err;
+  options_.env.back() = "LD_AUDIT=/nonexistent.so";
+  plan = launch({"true"}, {"--dry-run"});
+  EXPECT_THAT(plan.out, HasSubstr("libheddle-audit.so:/nonexistent.so"));
+}
+
+TEST_F(FsLaunch, path_with_spaces_goes_by_a_link) {
+  const auto there = dir_ / "a b";
+  fs::create_directories(there + "/lib/heddle");
+  fs::create_directories(there + "/bin");
+  fs::create_directories(there + "/libexec/heddle");
+  for (const std::string file : {"bin/fs-launch", "bin/fs-mount", "lib/heddle/libheddle-audit.so",
+                                 "libexec/heddle/elf-worker"})
+    fs::copy_file(staged_program(file.substr(file.rfind('/') + 1)), there + "/" + file);
+  fs_launch_ = there + "/bin/fs-launch";
+  const auto ours = launch({"mpirun.openmpi", "-n", "2", "git", "--version"}, {"--report"});
+  EXPECT_THAT(ours.err, HasSubstr("2 of 2 ranks guided"));
+  const auto link = dir_ / "cache/heddle/launch";
+  EXPECT_EQ(fs::status(link).permissions(), fs::perms(0700));
+}
+
+TEST_F(FsLaunch, missing_map_or_launcher_is_one_line) {
+  const auto map = launch({"echo", "ran"}, {"--map", "/nonexistent"});
+  EXPECT_EQ(map.out, "ran\n");
+  EXPECT_THAT(map.err, HasSubstr("/nonexistent"));
+  EXPECT_EQ(lines_of(map.err).size(), 1U) << map.err;
+  const auto launcher = launch({"no-such-launcher"});
+  EXPECT_EQ(launcher.status, 127);
+  EXPECT_THAT(launcher.err, HasSubstr("no-such-launcher"));
+  EXPECT_EQ(launch({}).status, 2);
+}
+
+}  // namespace
+}  // namespace heddle::test
