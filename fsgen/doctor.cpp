@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 #include <linux/landlock.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -52,6 +54,7 @@ Finding broken(const char* check, const Error& error) {
 }
 
 constexpr std::chrono::seconds kRunLimit{30};
+constexpr const char* kWhole = "bin, lib and libexec of heddle belong together: unpack all of it";
 
 std::string text_of(const Fd& memory) {
   (void)::lseek(memory.get(), 0, SEEK_SET);
@@ -124,12 +127,13 @@ void check_kernel(std::vector<Finding>& out) {
 void check_libraries(std::vector<Finding>& out) {
   ResolverSession session;
   const auto loader = read_loader_profile(session.world, LoaderProfile{}.interpreter);
-  if (loader)
-    out.push_back({"libc", State::works,
-                   fmt::format("glibc 2.{}: {}", loader->glibc_minor, loader->interpreter)});
-  else
+  if (!loader) {
     out.push_back({"libc", State::broken, loader.error().message(),
                    "heddle guides programs of glibc; those of another libc run unguided"});
+    return;
+  }
+  out.push_back({"libc", State::works,
+                 fmt::format("glibc 2.{}: {}", loader->glibc_minor, loader->interpreter)});
   const auto installs = find_mpi(session.world, "");
   if (!installs) {
     out.push_back(broken("mpi", installs.error()));
@@ -211,13 +215,50 @@ void check_services(std::vector<Finding>& out) {
     out.push_back({"slurm", State::absent, "no srun in PATH"});
 }
 
+/// Parts of heddle that not every installation has: what needs libraries of the host is apart.
+void check_components(std::vector<Finding>& out) {
+  constexpr const char* kServer = "install the package heddle-server";
+  struct {
+    const char* check;
+    const char* file;
+    const char* without;
+    const char* remedy;
+  } const components[] = {
+      {"fs-launch", "fs-launch", "no ranks of mpirun and srun are guided", kWhole},
+      {"fs-job", "fs-job", "no archives of jobs",
+       "build heddle from its sources, with zlib: the static programs are without it"},
+      {"spank", "../lib/heddle/spank_heddle.so", "srun needs fs-launch before it",
+       "build heddle with -Dspank=enabled for this Slurm, if ranks are to be guided without a "
+       "word"},
+      {"registry", "../libexec/heddle/oci-client", "no push, pull and oci:", kServer},
+      {"server", "../libexec/heddle/compat-client", "no compat-check --server", kServer},
+  };
+  const auto here = own_program_dir().value_or("");
+  for (const auto& one : components) {
+    const auto path = here + "/" + one.file;
+    if (::access(path.c_str(), R_OK) == 0)
+      out.push_back({one.check, State::works, path});
+    else
+      out.push_back({one.check, State::absent, path + ": " + ::strerror(errno) + ": " + one.without,
+                     one.remedy});
+  }
+}
+
 /// Whether APP can be guided at all, and how.
 bool check_ways(std::vector<Finding>& out) {
   const auto audit = audit_library_path();
+  struct statvfs place {};
   if (!audit) {
     out.push_back(broken("install", audit.error()));
-    out.back().remedy = "bin, lib and libexec of heddle belong together: unpack all of it";
+    out.back().remedy = kWhole;
+  } else if (::statvfs(audit->c_str(), &place) == 0 && (place.f_flag & ST_NOEXEC) != 0) {
+    out.push_back({"install", State::broken, *audit + ": on a file system mounted noexec",
+                   "unpack heddle in a directory without it (findmnt -T DIR)"});
   }
+  const auto worker = own_program_dir().value_or("") + "/../libexec/heddle/elf-worker";
+  if (::access(worker.c_str(), X_OK) != 0)
+    out.push_back(
+        {"install", State::broken, worker + ": cannot be executed: " + ::strerror(errno), kWhole});
   if (auto device = open_fuse_device())
     out.push_back({"fuse", State::works, "/dev/fuse"});
   else
@@ -266,6 +307,7 @@ int examine_node(OutputFile* json) {
   check_libraries(found);
   check_hooks(found);
   check_services(found);
+  check_components(found);
 
   const auto here = own_program_dir().value_or("?");
   std::string text = fmt::format("heddle {} in {}\n", HEDDLE_VERSION, escape_for_terminal(here));

@@ -50,7 +50,7 @@ struct TlsSegment {
   unsigned long size = 0;
   unsigned long align = 0;
 };
-TlsSegment tls_of(const link_map& map);
+TlsSegment tls_of(const link_map& map, unsigned long page_size);
 
 /// The static TLS of a program's libraries.
 struct TlsNeed {
@@ -88,7 +88,8 @@ class TlsGuard {
   unsigned long limit_ = 0;
   unsigned long optional_ = 0;
   unsigned long namespaces_ = tls::kDefaultNamespaces;
-  unsigned long area_align_ = 64;
+  unsigned long area_align_ = tls::kAreaAlign;
+  unsigned long page_size_ = 4096;
   bool wide_ = false;  ///< a block is aligned more than the area
 };
 

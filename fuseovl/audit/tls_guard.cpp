@@ -5,8 +5,6 @@
 namespace heddle::audit {
 namespace {
 
-constexpr unsigned long kPage = 4096;
-
 /// The lowest of the dynamic section's tables, or 0. ld.so has relocated their addresses
 /// (elf/get-dynamic-info.h) unless the section is read only.
 unsigned long lowest_table(const link_map& map) {
@@ -31,10 +29,10 @@ unsigned long lowest_table(const link_map& map) {
   return lowest;
 }
 
-/// Whether the page at `address` is mapped (mincore(2): ENOMEM if not).
+/// Whether the page that begins at `address` is mapped (mincore(2): ENOMEM if not).
 bool is_mapped(unsigned long address) {
   unsigned char resident = 0;
-  return syscall6(__NR_mincore, static_cast<long>(address), kPage, as_long(&resident)) == 0;
+  return syscall6(__NR_mincore, static_cast<long>(address), 1, as_long(&resident)) == 0;
 }
 
 bool has_static_tls_flag(const link_map& map) {
@@ -90,14 +88,14 @@ bool any_reaches_others(const link_map* map) {
 
 }  // namespace
 
-TlsSegment tls_of(const link_map& map) {
+TlsSegment tls_of(const link_map& map, unsigned long page_size) {
   const unsigned long base = map.l_addr;
-  if (!base || base % kPage != 0 || !map.l_ld) return {};
+  if (!base || base % page_size != 0 || !map.l_ld) return {};
   // link_map has no program headers. A library linked at address 0 has them in the page at l_addr,
   // which is mapped if a dynamic table lies in it too; otherwise (patchelf, -Ttext-segment) mincore
   // tells.
   const unsigned long lowest = lowest_table(map);
-  if ((lowest < base || lowest >= base + kPage) && !is_mapped(base)) return {};
+  if ((lowest < base || lowest >= base + page_size) && !is_mapped(base)) return {};
   const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(base);
   for (unsigned i = 0; i < SELFMAG; ++i)
     if (header->e_ident[i] != static_cast<unsigned char>(ELFMAG[i])) return {};
@@ -105,7 +103,7 @@ TlsSegment tls_of(const link_map& map) {
   const unsigned long first = base + header->e_phoff;
   const unsigned long end = first + header->e_phnum * sizeof(ElfW(Phdr));
   if (first < base || end < first) return {};
-  for (unsigned long page = (first & -kPage); page < end; page += kPage)
+  for (unsigned long page = (first & -page_size); page < end; page += page_size)
     if (page != base && !is_mapped(page)) return {};
   const auto* segments = reinterpret_cast<const ElfW(Phdr)*>(first);
   for (unsigned i = 0; i < header->e_phnum; ++i)
@@ -124,7 +122,8 @@ TlsGuard::TlsGuard(const StartBlock& start) {
   optional_ = settings.optional;
   const unsigned long most = 2 * tls::kMostBytes;  // beyond it sums may overflow
   limit_ = tls::surplus(namespaces_ + 1, optional_ < most ? optional_ : most) - promised;
-  // _dl_determine_tlsoffset: the strictest of the thread control block (64) and the program.
+  if (const unsigned long size = start.auxiliary(AT_PAGESZ)) page_size_ = size;
+  // _dl_determine_tlsoffset: the strictest of the thread control block and the program.
   const auto* segments = reinterpret_cast<const ElfW(Phdr)*>(start.auxiliary(AT_PHDR));
   for (unsigned long i = 0; segments && i < start.auxiliary(AT_PHNUM); ++i)
     if (segments[i].p_type == PT_TLS && segments[i].p_align > area_align_)
@@ -137,7 +136,7 @@ TlsGuard::Fit TlsGuard::fit(const TlsNeed& need) const {
 }
 
 TlsGuard::Fit TlsGuard::take(const link_map& map) {
-  const TlsSegment segment = tls_of(map);
+  const TlsSegment segment = tls_of(map, page_size_);
   needed_ += tls::block_cost(segment.size, segment.align);
   // An over-aligned block is harmless while it is reached by __tls_get_addr only. Which block a
   // relocation reaches is not resolved: any doubt starts the program without this library.

@@ -22,7 +22,7 @@ struct StaticTlsNeed {
   /// Smallest glibc.rtld.optional_static_tls that is safe under the audit library; 0: the default
   /// is.
   std::uint64_t optional_static_tls = 0;
-  /// A library with initial-exec TLS is aligned more than the static area is (64 on x86-64, or the
+  /// A library with initial-exec TLS is aligned more than the static area is (kAreaAlign, or the
   /// program's own alignment): no tunable makes it load under any auditor. Use `--loader env`.
   bool over_aligned = false;
 };
@@ -30,8 +30,8 @@ struct StaticTlsNeed {
 /// For a program whose own PT_TLS is aligned to `program_align` (0: it has none).
 inline StaticTlsNeed static_tls_need(const std::vector<TlsBlock>& libraries,
                                      std::uint64_t program_align = 0) {
-  // TCB_ALIGNMENT, sysdeps/x86_64/nptl/tls.h; _dl_determine_tlsoffset takes the maximum.
-  const std::uint64_t area_align = std::max<std::uint64_t>(64, program_align);
+  // _dl_determine_tlsoffset takes the maximum.
+  const std::uint64_t area_align = std::max(tls::kAreaAlign, program_align);
   StaticTlsNeed out;
   std::uint64_t bytes = 0;
   for (const TlsBlock& block : libraries) {

@@ -19,6 +19,13 @@ namespace heddle::tls {
 
 inline constexpr std::uint64_t kDefaultOptional = 512;
 inline constexpr std::uint64_t kDefaultNamespaces = 4;
+/// What ld.so aligns the static area to, if the program's own block needs no more: TCB_ALIGNMENT
+/// (sysdeps/*/nptl/tls.h, pthreaddef.h); on aarch64 that of the oldest glibc.
+#if defined(__aarch64__)
+inline constexpr std::uint64_t kAreaAlign = 16;
+#else
+inline constexpr std::uint64_t kAreaAlign = 64;
+#endif
 inline constexpr char kOptionalName[] = "glibc.rtld.optional_static_tls";
 inline constexpr char kNamespacesName[] = "glibc.rtld.nns";
 inline constexpr char kHwcapsName[] = "glibc.cpu.hwcaps";

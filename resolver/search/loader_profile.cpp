@@ -266,6 +266,11 @@ Result<LoaderProfile> read_loader_profile(World& world, const std::string& inter
       names.emplace_back("sse2");
       profile.legacy_bits = 1;
     }
+#if defined(__aarch64__)
+    // HWCAP_IMPORTANT (sysdeps/unix/sysv/linux/aarch64/dl-procinfo.h).
+    profile.legacy_bits = ::getauxval(AT_HWCAP) & HWCAP_ATOMICS;
+    if (profile.legacy_bits != 0) names.emplace_back("atomics");
+#endif
     if (!profile.platform.empty()) names.push_back(profile.platform);
     names.emplace_back("tls");
     profile.legacy_hwcaps = power_set(names);

@@ -11,10 +11,17 @@
 
 namespace heddle {
 
+/// ld.so of this machine's 64-bit programs, as the processor's ABI names it.
+#if defined(__aarch64__)
+inline constexpr char kNativeLoader[] = "/lib/ld-linux-aarch64.so.1";
+#else
+inline constexpr char kNativeLoader[] = "/lib64/ld-linux-x86-64.so.2";
+#endif
+
 /// The properties of a loader: from the strings of the ld.so file that PT_INTERP names (which is
 /// never run) and from this CPU.
 struct LoaderProfile {
-  std::string interpreter = "/lib64/ld-linux-x86-64.so.2";
+  std::string interpreter = kNativeLoader;
   std::string soname = "ld-linux-x86-64.so.2";
   int glibc_minor = 36;  ///< 2.N
   std::string cache_path = "/etc/ld.so.cache";

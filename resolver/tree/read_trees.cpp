@@ -222,7 +222,7 @@ class TreeChoice {
   }
 
   /// Whether the kernel keeps the names that lead to `path`: NFS and Lustre let it, FUSE with
-  /// timeouts of 0 does not. Told by the time of a second look.
+  /// timeouts of 0 does not. A second look then takes as long as the first.
   static bool keeps_names_above(const std::string& path) {
     const auto fastest = [](const std::string& looked_at) {
       auto best = std::chrono::steady_clock::duration::max();

@@ -5,6 +5,7 @@
 
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/library_path.hpp"
+#include "resolver/search/search.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
@@ -90,7 +91,7 @@ void GuidedWorld::publish() {
     program.path = added.program;
     program.object = objects.at(fs::canonical(added.program));
     program.view = static_cast<ViewId>(content.views.size());
-    program.interpreter = "/lib64/ld-linux-x86-64.so.2";
+    program.interpreter = kNativeLoader;
     program.library_path = added.library_path;
     program.guided.assign(guided.begin(), guided.end());
     program.static_tls_bytes = static_tls;
@@ -108,7 +109,8 @@ void GuidedWorld::publish() {
   IndexInput input{content, flat(), {}, {}};
   for (const MapProgram& program : content.programs) {
     struct stat st {};
-    if (::stat(program.path.c_str(), &st) != 0) throw Error::from_errno(program.path, "stat");
+    const auto executed = executed_file(program.path);
+    if (::stat(executed.c_str(), &st) != 0) throw Error::from_errno(executed, "stat");
     input.programs.push_back(file_stamp(st));
   }
   input.direct.resize(content.objects.size());

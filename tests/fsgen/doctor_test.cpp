@@ -89,6 +89,37 @@ TEST_F(Doctor, fails_where_no_way_works) {
   EXPECT_THAT(full.checks["private"]["text"].get<std::string>(), HasSubstr("No space left"));
 }
 
+TEST_F(Doctor, names_the_components_that_are_not_installed) {
+  auto whole = ask({});
+  EXPECT_EQ(whole.checks["fs-launch"]["state"], "ok");
+  auto part = ask({},
+                  "cp -a $(dirname $FS_GEN)/.. $OUT/part; rm $OUT/part/bin/fs-launch "
+                  "$OUT/part/libexec/heddle/*-client; "
+                  "$OUT/part/bin/fs-gen --doctor --json -");
+  EXPECT_TRUE(part.works);
+  for (const auto& [check, hint] :
+       {std::pair("fs-launch", "unpack all"), std::pair("registry", "heddle-server"),
+        std::pair("server", "heddle-server")}) {
+    EXPECT_EQ(part.checks[check]["state"], "absent") << check;
+    EXPECT_THAT(part.checks[check]["hint"].get<std::string>(), HasSubstr(hint));
+  }
+}
+
+TEST_F(Doctor, noexec_and_a_missing_worker_are_named) {
+  const std::string begin = "cp -a $(dirname $FS_GEN)/.. $OUT/copy; ";
+  auto gone = ask(
+      {}, begin + "rm $OUT/copy/libexec/heddle/elf-worker; $OUT/copy/bin/fs-gen --doctor --json -");
+  EXPECT_FALSE(gone.works);
+  EXPECT_THAT(gone.checks["install"]["text"].get<std::string>(), HasSubstr("elf-worker"));
+  auto noexec = ask(
+      {.uid = 0, .forbidden = {}},
+      begin +
+          "mount --bind $OUT/copy/lib $OUT/copy/lib; mount -o remount,bind,noexec $OUT/copy/lib; "
+          "$OUT/copy/bin/fs-gen --doctor --json -; umount $OUT/copy/lib");
+  EXPECT_FALSE(noexec.works);
+  EXPECT_THAT(noexec.checks["install"]["text"].get<std::string>(), HasSubstr("noexec"));
+}
+
 TEST_F(Doctor, hook_of_a_removed_installation_is_reported) {
   const std::string directory = "$OUT/config/containers/oci/hooks.d";
   const std::string begin = "export XDG_CONFIG_HOME=$OUT/config; mkdir -p " + directory + "; ";

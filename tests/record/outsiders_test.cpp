@@ -188,7 +188,7 @@ TEST_F(Recorder, shows_what_a_mapping_outside_writes) {
   auto* shared =
       static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
   ASSERT_NE(shared, MAP_FAILED);
-  // As if nobody had written to it for years.
+  // As if it had not been written to for years.
   const timespec times[] = {{1'600'000'000, 0}, {1'600'000'000, 0}};
   ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "f").c_str(), times, 0), 0);
   const auto outsider = when_exists(dir_ / "go", [&] {

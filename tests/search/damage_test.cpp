@@ -12,7 +12,7 @@
 namespace heddle::test {
 namespace {
 
-constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
+constexpr auto kLoader = kNativeLoader;
 
 struct Damage : testing::Test {
   Damage() {

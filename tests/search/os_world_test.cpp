@@ -15,7 +15,7 @@ namespace heddle::test {
 namespace {
 
 using Presence = World::Presence;
-constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
+constexpr auto kLoader = kNativeLoader;
 
 TEST(OsWorld, directories_files_and_missing_names_differ) {
   const TestDir dir;
@@ -83,17 +83,18 @@ TEST(OsWorld, unlistable_directory_is_probed_by_name) {
 
 TEST(OsWorld, below_another_root_links_and_dots_stay_inside) {
   const TestDir dir;
-  TinyElf app;
+  TinyElf app{.machine = kNativeMachine};
   app.interp = kLoader;
   app.dependencies = {{Dependency::Kind::needed, "liba.so"}, {Dependency::Kind::needed, "libb.so"}};
   app.runpath = "$ORIGIN/../lib:/../../../up";
   write_elf(dir / "root/usr/bin/app", app);
-  write_elf(dir / "root/opt/liba.so", {});
-  write_elf(dir / "root/up/libb.so", {});
+  write_elf(dir / "root/opt/liba.so", {.machine = kNativeMachine});
+  write_elf(dir / "root/up/libb.so", {.machine = kNativeMachine});
   std::filesystem::create_symlink("/opt", dir / "root/usr/lib");
   std::filesystem::create_symlink("usr/bin", dir / "root/bin");
-  std::filesystem::create_directories(dir / "root/lib64");
-  std::filesystem::copy_file(kLoader, dir / "root/lib64/ld-linux-x86-64.so.2");
+  const auto loader_copy = std::filesystem::path(dir / "root") += kLoader;
+  std::filesystem::create_directories(loader_copy.parent_path());
+  std::filesystem::copy_file(kLoader, loader_copy);
   PlainFacts source;
   source.root = value_or_throw(open_file(dir / "root", O_PATH | O_DIRECTORY));
   auto world = value_or_throw(OsWorld::below(source, dir / "root"));

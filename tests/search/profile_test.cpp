@@ -9,7 +9,7 @@
 namespace heddle::test {
 namespace {
 
-constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
+constexpr auto kLoader = kNativeLoader;
 
 /// `ld.so --list-diagnostics` (glibc 2.33 and newer) as name -> value.
 std::map<std::string, std::string> diagnostics() {

@@ -211,7 +211,7 @@ RuleCase build_rule_case(const std::string& file, const std::string& directory,
   return Builder(file, directory, platform).build();
 }
 
-constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
+constexpr auto kLoader = kNativeLoader;
 
 class InDirectory {
  public:

@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   heddle::test::PlainFacts source;
   heddle::OsWorld world(source);
-  const auto loader = heddle::read_loader_profile(world, "/lib64/ld-linux-x86-64.so.2");
+  const auto loader = heddle::read_loader_profile(world, heddle::kNativeLoader);
   const auto closure = heddle::resolve(world, heddle::value_or_throw(loader), argv[1], {});
   return closure && closure->missing.empty() ? 0 : 3;
 }

@@ -12,6 +12,12 @@
 
 namespace heddle::test {
 
+#if defined(__aarch64__)
+inline constexpr std::uint16_t kNativeMachine = EM_AARCH64;
+#else
+inline constexpr std::uint16_t kNativeMachine = EM_X86_64;
+#endif
+
 /// An ELF file as the loader sees it, written in microseconds: one segment, no sections or symbols.
 /// The kernel starts such a program (it exits with 0) and ld.so maps such a library. Other values
 /// than the defaults make files that ld.so skips or refuses.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/support/run.hpp"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -8,9 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 
 #include "base/child.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle::test {
 namespace {
@@ -114,7 +117,26 @@ bool converse(int child_end, Pipes& pipes, const RunOptions& options, RunResult&
 
 }  // namespace
 
-RunResult run(const std::vector<std::string>& argv, const RunOptions& options) {
+std::string executed_file(const std::string& program) {
+  const char* emulator = std::getenv("HEDDLE_EMULATOR");
+  if (!emulator || program.find('/') == std::string::npos) return program;
+  // e_machine is at the same place in files of 32 and 64 bits.
+  const auto file = open_regular(program);
+  char head[20] = {};
+  if (!file || ::pread(file->get(), head, sizeof head, 0) != sizeof head ||
+      std::string_view(head, SELFMAG) != ELFMAG || head[18] != EM_AARCH64)
+    return program;
+  const auto copy = program + ".emulator";
+  namespace fs = std::filesystem;
+  if (!fs::exists(copy)) fs::copy_file(emulator, copy);
+  if (fs::last_write_time(copy) != fs::last_write_time(program))
+    fs::last_write_time(copy, fs::last_write_time(program));
+  return copy;
+}
+
+RunResult run(const std::vector<std::string>& command, const RunOptions& options) {
+  auto argv = command;
+  if (const auto file = executed_file(argv.at(0)); file != argv[0]) argv.insert(argv.begin(), file);
   // A child that closes its stdin must not end the test program.
   ::signal(SIGPIPE, SIG_IGN);
   Pipes pipes;

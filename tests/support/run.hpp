@@ -23,6 +23,11 @@ struct RunResult {
   bool timed_out = false;
 };
 
+/// The file that the kernel executes for `program`: that, or in a cross build, whose tests run in
+/// qemu-user (HEDDLE_EMULATOR), a copy of the emulator beside it. Each program has one of its own:
+/// a program that asks for the attributes of /proc/self/exe gets those of the emulator.
+std::string executed_file(const std::string& program);
+
 /// Runs `argv` (argv[0] is searched in PATH, no shell) in a new process group and collects its
 /// output. Returns when the child ends, even if a daemon of the child still holds the pipes. Throws
 /// heddle::Error when the child cannot be started.
