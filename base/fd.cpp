@@ -2,7 +2,10 @@
 #include "base/fd.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+
+#include <algorithm>
 
 #include "base/try.hpp"
 
@@ -15,6 +18,15 @@ Result<Fd> open_file(const std::string& path, int flags, unsigned mode) {
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) return fail_errno(path, "cannot open");
   return Fd(fd);
+}
+
+Result<int> keep_over_exec(int fd) {
+  constexpr rlim_t kWanted = 1000;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const int kept = ::fcntl(fd, F_DUPFD, static_cast<int>(std::min(kWanted, limit.rlim_cur / 2)));
+  if (kept < 0) return fail_errno("descriptor", "cannot be kept");
+  return kept;
 }
 
 Result<Pipe> make_pipe() {

@@ -49,6 +49,11 @@ struct Pipe {
 /// pipe2(2) with O_CLOEXEC.
 Result<Pipe> make_pipe();
 
+/// A copy of `fd` that the program which this process executes has too, open until that ends: of a
+/// high number, out of the way of programs that count on the next one, but below select(2)'s limit
+/// and the process's own. Result: the number.
+Result<int> keep_over_exec(int fd);
+
 /// Reads to the end of `fd`; EFBIG beyond `limit` bytes. `name` is for messages.
 Result<std::string> read_all(int fd, const std::string& name, std::size_t limit = 1UL << 30);
 /// The whole of the file at `path`.

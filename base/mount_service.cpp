@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/mount_service.hpp"
 
-#include <fcntl.h>
-#include <sys/resource.h>
-
-#include <algorithm>
-
 #include "base/try.hpp"
 
 namespace heddle {
@@ -57,13 +52,7 @@ bool MountClient::await_end(std::chrono::milliseconds limit) const {
 }
 
 Result<void> MountClient::keep_over_exec() const {
-  // Below select(2)'s limit, and out of the way of programs that count on the number of the next.
-  constexpr rlim_t kWanted = 1000;
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  const auto from = static_cast<int>(std::min(kWanted, limit.rlim_cur / 2));
-  if (::fcntl(socket_.get(), F_DUPFD, from) < 0)
-    return fail_errno(kServer, "cannot keep the mount");
+  TRY(heddle::keep_over_exec(socket_.get()));
   return {};
 }
 

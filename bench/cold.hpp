@@ -44,7 +44,7 @@ class ColdServer {
   ColdServer(std::string files, std::string counts, const test::SlowOptions& options);
   /// Mounts anew: this node knows nothing of the files, as after a boot.
   void forget();
-  /// Where the files really are, and others may write: nobody asks the server there.
+  /// Where the files really are: reached without the server, and writable.
   std::string behind() const { return files_ + ".behind"; }
   const std::string& files() const { return files_; }
   /// One start, ended at `limit`. Throws heddle::Error when the program fails.

@@ -229,7 +229,7 @@ Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder
       return fail(std::move(mount.error()));
     }
     lease.mount_ = std::move(*mount);
-    if (lease.joined() && !order.no_child)  // else nobody asks what APP's run has added
+    if (lease.joined() && !order.no_child)  // else there is no report of APP's run
       if (const auto counted = lease.count()) lease.before_ = *counted;
     return lease;
   }

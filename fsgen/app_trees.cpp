@@ -18,15 +18,11 @@
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/slow_files.hpp"
 #include "resolver/map/tree_index.hpp"
+#include "resolver/mpi/find_mpi.hpp"
 #include "resolver/tree/read_trees.hpp"
 
 namespace heddle {
 namespace {
-
-std::string canonical_or_as_named(const std::string& path) {
-  auto real = canonical_path(path);
-  return real.empty() ? path : real;
-}
 
 /// A detached copy of the mount that `path` is in, from there on.
 Result<Fd> copy_of(const std::string& path, bool recursive) {
@@ -104,11 +100,11 @@ TreeCandidates find_tree_candidates(const GenOptions& options) {
     out.found = std::move(python.trees);
   }
   if (out.found.empty() && options.trees.empty()) return out;
-  for (const auto& path : options.trees) out.named.push_back(canonical_or_as_named(path));
+  for (const auto& path : options.trees) out.named.push_back(canonical(path));
   // The mount is made below it.
   const char* temporary = std::getenv("TMPDIR");
   out.never.emplace_back(temporary && *temporary ? temporary : "/tmp");
-  for (auto& path : out.never) path = canonical_or_as_named(path);
+  for (auto& path : out.never) path = canonical(path);
   return out;
 }
 

@@ -178,45 +178,6 @@ AppEnd become_app(const GenOptions& options, const std::string& app_path) {
   return {report_exec_failure(options.command[0], error)};
 }
 
-/// Resolving the programs of a test suite would take longer than they save.
-constexpr std::size_t kMostPrograms = 256;
-constexpr std::size_t kMostLibraries = 4096;  // of one program
-
-LearnedRun merged(LearnedRun all, const LearnedRun& more) {
-  for (const auto& [program, found] : more) {
-    if (all.size() >= kMostPrograms && !all.contains(program)) continue;
-    auto& known = all[program];
-    for (const auto& library : found)
-      if (known.size() < kMostLibraries) known.insert(library);
-  }
-  return all;
-}
-
-/// Without programs and libraries that are gone or too young for the cache: temporary ones.
-LearnedRun settled(const LearnedRun& run) {
-  LearnedRun out;
-  const auto now = realtime_ns();
-  for (const auto& [program, libraries] : run) {
-    if (!is_settled(program, now)) continue;
-    auto& kept = out[program];
-    for (const auto& library : libraries)
-      if (is_settled(library.path, now)) kept.insert(library);
-  }
-  return out;
-}
-
-/// Whether `found` has a program or library that is neither in the map nor learned before.
-bool has_new(const LearnedRun& found, const LearnedRun& known, const MapContent& content) {
-  return std::ranges::any_of(found, [&](const auto& entry) {
-    const auto& [path, libraries] = entry;
-    const auto before = known.find(path);
-    if (before == known.end())
-      return !libraries.empty() ||
-             std::ranges::find(content.programs, path, &MapProgram::path) == content.programs.end();
-    return !std::ranges::includes(before->second, libraries);
-  });
-}
-
 /// Whether guiding the run's processes saved something, or would have.
 bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& done) {
   const auto& counters = done.counters;
@@ -239,16 +200,7 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
       cache.mark_plain(plain, app_path, plain_trees(*map.candidates));
     return;
   }
-  if (!options.learns) return;
-  const auto found = settled(done.learned_run);
-  if (!has_new(found, map.learned, map.content)) return;
-  // Of a job's ranks one does it. No entry: a file is too young.
-  const auto lock = cache.lock(map.key, std::chrono::milliseconds(0));
-  bool valid = false;
-  const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
-  if (!valid || !has_new(found, now->learned, map.content)) return;
-  const auto learned = merged(now->learned, found);
-  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned, &map);
+  if (options.learns) learn_for_next_run(options, app_path, map, done.learned_run, cache);
 }
 
 /// `--explain`.

@@ -229,7 +229,11 @@ Result<void> GuidedRun::take_lease() {
   // other paths.
   if (via_ != Via::private_mount || blocks_every_mount(lease.error()) || before_exec_)
     return fail(std::move(lease.error()));
-  if (!trees_.empty()) return fail(std::move(lease.error()).because(Cause::tree));
+  if (!trees_.empty())
+    return fail(
+        Error("", lease.error().message(), "",
+              "directory trees, as this map has, need Linux 5.2 or newer: build one without --tree")
+            .because(Cause::tree));
   return {};
 }
 
@@ -268,15 +272,12 @@ Result<RunReport> GuidedRun::become() {
   auto report = first_report();
   if (direct() && map_.index_path.empty()) {
     // In memory, which ends with the last process that has it.
-    constexpr int kWanted = 1000;
     const Fd memory(::memfd_create("heddle-index", MFD_CLOEXEC));
     if (!memory) return fail_errno("memfd", "cannot make the index");
     std::vector<Drift> drifts;
     TRY(write_direct_index(map_, memory.get(), drifts));
     if (!drifts.empty()) return fail(Error("", stale_map(map_.path, drifts)).because(Cause::unfit));
-    const int kept = ::fcntl(memory.get(), F_DUPFD, kWanted);
-    if (kept < 0) return fail_errno("memfd", "cannot keep the index");
-    direct_index_ = "/proc/self/fd/" + std::to_string(kept);
+    direct_index_ = "/proc/self/fd/" + std::to_string(TRY(keep_over_exec(memory.get())));
   }
   const auto command = TRY(guided_command(""));
   if (lease_) {

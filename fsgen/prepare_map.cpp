@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -124,6 +125,23 @@ std::string cache_key(const GenOptions& options, const AppInputs& inputs,
   Encoder coder;
   coder(words);
   return hash_bytes(coder.take()).hex();
+}
+
+/// Fails if the map was made on a CPU of a higher level than this one, for which ld.so chose APP's
+/// libraries: their instructions may not be there.
+Result<void> check_cpu(const PreparedMap& map) {
+  constexpr std::string_view kLevel = "/glibc-hwcaps/x86-64-v";
+  const auto cpu = read_cpu_levels(search_options_from_environment().hwcaps_tunable);
+  for (const auto& library : map.app()->libraries) {
+    const auto& path = map.content.objects[library.object].path;
+    const auto at = path.rfind(kLevel);
+    if (at == path.npos) continue;
+    const auto level = static_cast<unsigned>(path[at + kLevel.size()] - '1');
+    if (level < 32 && (cpu.hwcaps_levels >> level & 1U) == 0)
+      return fail(Error(map.path, "is for another CPU", path, "build the map on this node")
+                      .because(Cause::unfit));
+  }
+  return {};
 }
 
 const TreeCandidates& candidates_of(PreparedMap& map, const GenOptions& options) {
@@ -317,6 +335,62 @@ bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& ca
   return true;
 }
 
+/// Resolving the programs of a test suite would take longer than they save.
+constexpr std::size_t kMostPrograms = 256;
+constexpr std::size_t kMostLibraries = 4096;  // of one program
+
+LearnedRun merged(LearnedRun all, const LearnedRun& more) {
+  for (const auto& [program, found] : more) {
+    if (all.size() >= kMostPrograms && !all.contains(program)) continue;
+    auto& known = all[program];
+    for (const auto& library : found)
+      if (known.size() < kMostLibraries) known.insert(library);
+  }
+  return all;
+}
+
+/// Without programs and libraries that are gone or too young for the cache: temporary ones.
+LearnedRun settled(const LearnedRun& run) {
+  LearnedRun out;
+  const auto now = realtime_ns();
+  for (const auto& [program, libraries] : run) {
+    if (!is_settled(program, now)) continue;
+    auto& kept = out[program];
+    for (const auto& library : libraries)
+      if (is_settled(library.path, now)) kept.insert(library);
+  }
+  return out;
+}
+
+/// Whether `found` has a program or library that is neither in the map nor learned before.
+bool has_new(const LearnedRun& found, const LearnedRun& known, const MapContent& content) {
+  return std::ranges::any_of(found, [&](const auto& entry) {
+    const auto& [path, libraries] = entry;
+    const auto before = known.find(path);
+    if (before == known.end())
+      return !libraries.empty() ||
+             std::ranges::find(content.programs, path, &MapProgram::path) == content.programs.end();
+    return !std::ranges::includes(before->second, libraries);
+  });
+}
+
+/// Adds what a rank has logged, if it has ended, to the entry `map.key`.
+void take_learn_log(PreparedMap map, const GenOptions& options, const std::string& app_path,
+                    const RunCache& cache) {
+  const auto path = cache.learn_log(map.key);
+  const Fd log(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (!log || ::flock(log.get(), LOCK_EX | LOCK_NB) != 0) return;
+  const auto run = read_learned_run("/proc/self/fd/" + std::to_string(log.get()));
+  (void)::unlink(path.c_str());
+  const auto known = cache.peek(map.key);
+  if (!run || !known) return;
+  map.content.programs = known->programs;
+  std::optional<AppTrees> trees;
+  if (has_new(settled(*run), known->learned, map.content) &&
+      take_cached(map, options, cache, trees))
+    learn_for_next_run(options, app_path, map, *run, cache);
+}
+
 }  // namespace
 
 std::string command_key(const GenOptions& options, const std::string& app_path) {
@@ -337,6 +411,19 @@ std::string command_key(const GenOptions& options, const std::string& app_path) 
   Encoder coder;
   coder(words);
   return hash_bytes(coder.take()).hex();
+}
+
+void learn_for_next_run(const GenOptions& options, const std::string& app_path,
+                        const PreparedMap& map, const LearnedRun& run, const RunCache& cache) {
+  const auto found = settled(run);
+  if (!has_new(found, map.learned, map.content)) return;
+  // Of a job's ranks one does it. No entry: a file is too young.
+  const auto lock = cache.lock(map.key, std::chrono::milliseconds(0));
+  bool valid = false;
+  const auto now = lock ? cache.find(map.key, valid) : std::nullopt;
+  if (!valid || !has_new(found, now->learned, map.content)) return;
+  const auto learned = merged(now->learned, found);
+  if (learned != now->learned) (void)prepare_map(options, app_path, "", &cache, learned, &map);
 }
 
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
@@ -389,7 +476,14 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     std::optional<Fd> lock;
     if (cache && !app.empty()) {
       const auto key = [&] {
-        return cache_key(options, inputs, search, candidates_of(map, options));
+        auto made = cache_key(options, inputs, search, candidates_of(map, options));
+        // Here, where one rank of a node does it and the others wait.
+        PreparedMap known;
+        known.key = made;
+        known.serve = options.serve;
+        known.candidates = map.candidates;
+        if (learned.empty()) take_learn_log(std::move(known), options, app_path, *cache);
+        return made;
       };
       map.key = before ? before->key : RunCache::once_a_job(command_key(options, app_path), 0, key);
       if (learned.empty() && !take_cached(map, options, *cache, trees)) {
@@ -405,6 +499,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     }
   }
   find_app(map, app);
+  if (!options.map.empty() && map.app()) TRY(check_cpu(map));
   map.resolve_ns = static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
   return map;

@@ -53,4 +53,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
                                 const LearnedRun& learned = {},
                                 const PreparedMap* before = nullptr);
 
+/// Adds what a run of `map` loaded and executed to its entry of the cache, if that is new.
+void learn_for_next_run(const GenOptions& options, const std::string& app_path,
+                        const PreparedMap& map, const LearnedRun& run, const RunCache& cache);
+
 }  // namespace heddle

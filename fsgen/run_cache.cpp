@@ -175,6 +175,11 @@ std::optional<CachedRun> RunCache::find(const std::string& key, bool& valid,
   return entry ? std::optional(std::move(entry->run)) : std::nullopt;
 }
 
+std::optional<CachedRun> RunCache::peek(const std::string& key) const {
+  auto entry = read_entry(directory_.get(), key);
+  return entry ? std::optional(std::move(entry->run)) : std::nullopt;
+}
+
 bool RunCache::is_valid(const std::string& key, const CachedRun& run, const Seen& seen,
                         const std::function<bool(const CachedRun&)>& holds) const {
   const auto still_holds = [&] { return is_unchanged(seen) && (!holds || holds(run)); };

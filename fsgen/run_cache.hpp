@@ -6,6 +6,8 @@
 //   KEY          the index for --via direct, then a CachedRun and the Seen that it holds for
 //   KEY.map      the map, if a mount pays
 //   plain-KEY    a command line that gains nothing from heddle
+//   learn-KEY    what a rank of fs-launch loads (resolver/map/learn_format.hpp), for the next
+//                launch; locked by that rank and its children
 // docs/formats/cache.md has the bytes. The directory is its owner's alone; nothing is shared
 // between users, and root uses no directory that another user could replace. The worst: a process
 // of the same user can have that user's later runs guided to other libraries.
@@ -43,6 +45,7 @@ class RunCache {
   static std::optional<RunCache> open();
 
   std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
+  std::string learn_log(const std::string& key) const { return path("learn-" + key); }
   /// Whether processes may map its files: on a network file system that is a SIGBUS when another
   /// node removes them.
   bool is_local() const;
@@ -51,6 +54,8 @@ class RunCache {
   /// seconds. Also asked, once all of that is unchanged: `holds`, if given.
   std::optional<CachedRun> find(const std::string& key, bool& valid,
                                 const std::function<bool(const CachedRun&)>& holds = {}) const;
+  /// The run `key` as it was stored, whether it holds or not.
+  std::optional<CachedRun> peek(const std::string& key) const;
   /// What `ask` answers, asked on each node by one rank of a job for the others that start within
   /// ten seconds, and after `after_ns`; an empty answer is not for others. `what` is a hash.
   static std::string once_a_job(const std::string& what, std::int64_t after_ns,

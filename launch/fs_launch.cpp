@@ -36,6 +36,8 @@
 #include "launch/rank_agent.hpp"
 #include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
+#include "launch/session/hold.hpp"
+#include "launch/session/session_command.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
 namespace heddle::launch {
@@ -48,6 +50,9 @@ struct Options {
   LaunchSettings settings;
   std::string profile;
   std::string ship = "sbcast";
+  HoldSettings hold;
+  std::string hold_id;
+  int tool = -1;
   bool report = false;
   bool dry_run = false;
   bool quiet = false;
@@ -56,7 +61,9 @@ struct Options {
 
 void add_options(CLI::App& app, Options& o) {
   auto& s = o.settings;
-  set_usage(app, "fs-launch [OPTIONS] [--] LAUNCHER ARGS...\n       fs-launch profile COMMAND ...");
+  set_usage(app,
+            "fs-launch [OPTIONS] [--] LAUNCHER ARGS...\n       fs-launch profile|session COMMAND "
+            "...\n       fs-launch release ID");
   app.set_version_flag("--version", "fs-launch (heddle) " HEDDLE_VERSION);
   app.add_option("--profile", o.profile,
                  "What this profile names (default: the one that fs-launch profile use selected)")
@@ -95,6 +102,15 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--source", s.source,
                  "A script that a shell in the container reads before the program starts")
       ->type_name("SCRIPT");
+  add_choice<std::string>(app, "--hold", o.hold.mode, {{"agent", "agent"}, {"exec", "exec"}},
+                          "Hold the ranks before their program, or stopped after its exec, until "
+                          "fs-launch release ID");
+  app.add_option("--hold-id", o.hold_id, "Use this ID, instead of one that is printed")
+      ->type_name("ID");
+  app.add_option("--tool", o.tool, "Release held ranks when this process ends")->type_name("PID");
+  add_choice<std::string>(app, "--on-tool-exit", o.hold.on_exit,
+                          {{"release", "release"}, {"kill", "kill"}},
+                          "What becomes of held ranks when the tool, or fs-launch, ends");
   app.add_flag(
       "--report", o.report,
       "When the launcher has ended, write to stderr which ranks were guided, and why others "
@@ -152,7 +168,7 @@ int become_launcher(const Words& command) {
   return report_exec_failure(command[0], error);
 }
 
-/// `--report`: runs the launcher beside this process, which then prints the table.
+/// `--report`, `--hold`: runs the launcher beside this process, which then prints the table.
 AppEnd run_launcher(const Words& command, const std::string& reports) {
   const auto path = find_program(command[0]);
   if (!path) return {report_exec_failure(command[0], path.error().code())};
@@ -163,6 +179,7 @@ AppEnd run_launcher(const Words& command, const std::string& reports) {
   if (auto started = app.run(); !started)
     return {report_exec_failure(command[0], started.error().code())};
   const auto end = value_or_throw(app.wait(signals));
+  if (reports.empty()) return end;
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;
   say_text("fs-launch: " + to_table(read_reports(reports), time.count()));
@@ -194,7 +211,8 @@ AppEnd launch(Options& o) {
   apply_profile(o);
   complete(o.settings);
   const auto unguided = [&](const Error& why) -> AppEnd {
-    if (!o.settings.image.empty()) throw why;  // the ranks would run outside of the image
+    // The ranks would run outside of the image, or at once.
+    if (!o.settings.image.empty() || !o.hold.mode.empty()) throw why;
     if (!o.quiet) warn(Error("", why.message(), "the job runs without heddle", why.hint()));
     if (!o.dry_run) return {become_launcher(o.command)};
     print_plan({}, o.command);
@@ -212,6 +230,14 @@ AppEnd launch(Options& o) {
   if (auto ready = prepare_nodes(o.settings, o.ship, o.dry_run); !ready)
     return unguided(ready.error());
   if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
+  std::optional<Hold> hold;
+  if (!o.hold.mode.empty() && !o.dry_run) {
+    hold.emplace(value_or_throw(Hold::create(o.hold_id, o.tool, o.hold.on_exit)));
+    o.hold.directory = hold->path();
+    o.settings.hold = encode_hold(o.hold);
+    const auto id = hold->path().substr(hold->path().rfind('/') + 1);
+    if (o.hold_id.empty()) say("ranks will be held: fs-launch release " + id);
+  }
   const auto hooks = hooks_for(o.settings);
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
@@ -221,7 +247,8 @@ AppEnd launch(Options& o) {
     return {};
   }
   for (const auto& [name, value] : hooks->variables) ::setenv(name.c_str(), value.c_str(), 1);
-  return reports ? run_launcher(o.command, reports->path()) : AppEnd{become_launcher(o.command)};
+  if (!reports && !hold) return {become_launcher(o.command)};
+  return run_launcher(o.command, reports ? reports->path() : "");
 }
 
 int run_program(int argc, char** argv) {
@@ -236,8 +263,13 @@ int run_program(int argc, char** argv) {
   if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
   if (split.command.empty()) return usage_error("fs-launch", "no launcher given");
   const auto words = static_cast<int>(split.command.size());
-  if (split.command[0] == "profile" && std::string_view(argv[argc - words - 1]) != "--")
-    return profile_main(words, argv + argc - words);
+  if (std::string_view(argv[argc - words - 1]) != "--") {
+    if (split.command[0] == "profile") return profile_main(words, argv + argc - words);
+    if (split.command[0] == "session") return session_main(words, argv + argc - words);
+    if (split.command[0] == "release") return release_main(words, argv + argc - words);
+  }
+  if (o.hold.mode == "exec" && !o.settings.image.empty())
+    return usage_error("fs-launch", "--hold exec and --image exclude each other");
   o.command = std::move(split.command);
   clean_up_on_signals();
   return end_like(launch(o));

@@ -19,6 +19,7 @@ struct LaunchSettings {
   std::string profile;  ///< path of a profile with variables of the ranks; empty: none
   std::string image;    ///< of the ranks' containers; empty: none
   std::string backend, source, hooks;  ///< as RankContainer's
+  std::string hold;                    ///< encode_hold(); empty: the ranks do not wait
   std::string reports;                 ///< a directory that all nodes see; empty: no reports
 };
 

@@ -3,7 +3,7 @@
 
 // Profiles of fs-launch: what a job on this machine needs, under a name. A profile is a JSON file
 // (docs/formats/profile.md) of the user or of the system. Its words become options of containers
-// and variables of ranks, so a file is read only if nobody but its owner and root could have
+// and variables of ranks, so a file is read only if its owner and root alone could have
 // written it; the worst that another user's could do is run that user's program as this one.
 
 #include <functional>

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -25,6 +26,8 @@
 #include "launch/profile.hpp"
 #include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
+#include "launch/session/hold.hpp"
+#include "resolver/map/learn_format.hpp"
 
 namespace heddle::launch {
 namespace {
@@ -94,18 +97,12 @@ GenOptions gen_options(const LaunchSettings& settings) {
   return out;
 }
 
-/// Launchers, and their daemons, which srun starts as its tasks: their children are the ranks.
-bool starts_ranks(const std::string& path) {
-  constexpr std::string_view kNames[] = {"orted",           "prted",
-                                         "hydra_pmi_proxy", "hydra_bstrap_proxy",
-                                         "pmi_proxy",       "srun",
-                                         "mpirun",          "mpiexec",
-                                         "orterun",         "mpirun.openmpi",
-                                         "mpiexec.openmpi", "prterun",
-                                         "mpiexec.hydra",   "mpiexec.mpich",
-                                         "mpirun.mpich",    "jsrun",
-                                         "aprun",           "flux"};
-  return std::ranges::count(kNames, std::string_view(path).substr(path.rfind('/') + 1)) > 0;
+/// Has the auditor log what this rank and its children load and execute, unless another rank of the
+/// node does: the lock lasts as long as they do. The next launch reads it (take_learn_log()).
+void log_for_next_launch(const std::string& path) {
+  const Fd log(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (log && ::flock(log.get(), LOCK_EX | LOCK_NB) == 0 && keep_over_exec(log.get()))
+    ::setenv(learn_format::kVariable, path.c_str(), 1);
 }
 
 class Rank {
@@ -128,6 +125,7 @@ class Rank {
     }
     if (!map) return map.error().message();
     if (map->content.programs.empty() && map->content.trees.empty()) return map->unguided_reason;
+    if (cache && !map->key.empty()) log_for_next_launch(cache->learn_log(map->key));
     const auto done =
         become_best(options_, path_, *map, std::move(work), [&](const RunReport& report) {
           RankReport line;
@@ -161,6 +159,7 @@ class Rank {
   }
 
   int become_unguided(const std::string& why) {
+    ::unsetenv(learn_format::kVariable);
     RankReport line;
     line.why = why.empty() ? inherited_.messages() : why;
     say_to_launcher(std::move(line));
@@ -197,6 +196,19 @@ Result<Profile> take_profile(const std::string& path) {
 
 }  // namespace
 
+bool starts_ranks(const std::string& path) {
+  constexpr std::string_view kNames[] = {"orted",           "prted",
+                                         "hydra_pmi_proxy", "hydra_bstrap_proxy",
+                                         "pmi_proxy",       "srun",
+                                         "mpirun",          "mpiexec",
+                                         "orterun",         "mpirun.openmpi",
+                                         "mpiexec.openmpi", "prterun",
+                                         "mpiexec.hydra",   "mpiexec.mpich",
+                                         "mpirun.mpich",    "jsrun",
+                                         "aprun",           "flux"};
+  return std::ranges::count(kNames, std::string_view(path).substr(path.rfind('/') + 1)) > 0;
+}
+
 int become_rank(int argc, char** argv) {
   if (argc < 4) return 2;
   const char* value = std::getenv(kLaunchVariable);
@@ -209,6 +221,8 @@ int become_rank(int argc, char** argv) {
   remove_hooks();
   Rank rank(argv[2], {argv + 3, argv + argc}, settings.value_or(LaunchSettings()));
   std::string why = settings ? "" : "fs-launch is of another version";
+  if (settings && !settings->hold.empty())
+    hold_rank(settings->hold, rank_from_environment().value_or(0), job_size());
   const auto profile = take_profile(settings ? settings->profile : "");
   if (!profile) why = profile.error().message();
   if (Environment().get("HEDDLE") == "off") why = "HEDDLE=off";

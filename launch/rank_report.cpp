@@ -11,6 +11,7 @@
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
+#include "base/open_regular.hpp"
 #include "base/try.hpp"
 
 namespace heddle::launch {
@@ -41,8 +42,8 @@ std::vector<RankReport> read_reports(const std::string& directory) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error)) {
-    const Fd fd(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    std::istringstream lines(fd ? read_all(fd.get(), at->path(), kLargest).value_or("") : "");
+    const auto fd = open_regular(at->path());
+    std::istringstream lines(fd ? read_all(fd->get(), at->path(), kLargest).value_or("") : "");
     for (std::string line; std::getline(lines, line);) {
       RankReport r;
       std::istringstream words(line);

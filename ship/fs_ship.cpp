@@ -257,7 +257,7 @@ class Shipment {
   Words engine(const NodeList& nodes, const std::string& step) const {
     Words words;
     if (o_.via == "sbcast") {
-      words = {"sbcast", "--force", "--jobid={step}", "{src}", "{dst}"};
+      words = kSbcast;
     } else if (o_.via.starts_with(kRegistry)) {
       words = launcher(nodes);
       const auto program = directory_of(own_program_) + "/fs-resolve";

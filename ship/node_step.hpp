@@ -9,24 +9,10 @@
 
 #include "base/child.hpp"
 #include "base/fd.hpp"
+#include "ship/engine.hpp"
 #include "ship/receive_bundle.hpp"
 
 namespace heddle::ship {
-
-using Words = std::vector<std::string>;
-
-/// Splits `text` into the words of a command, as a shell would without expanding anything.
-Words split_words(const std::string& text);
-/// Replaces each `{name}` of `values` in each word; a word stays one word.
-Words fill_in(Words words, const std::vector<std::pair<std::string, std::string>>& values);
-
-/// Runs a command, found in PATH, with stdout on the descriptor `out` if it is >= 0, and without
-/// stdin, which may be the batch script's. Result: its stdout otherwise, and its exit status.
-struct Output {
-  int status = 0;
-  std::string text;
-};
-Result<Output> run_command(const Words& words, int out = -1);
 
 /// A running launcher (srun, ...) with one fs-ship --receive a node.
 class NodeStep {

@@ -68,7 +68,7 @@ struct Preset {
   double directories = 0;  ///< and a directory's
   bool keeps_pages = false;
   unsigned at_once = 256;
-  /// OPENDIR, RELEASE and RELEASEDIR ask nobody.
+  /// OPENDIR, RELEASE and RELEASEDIR are answered without the server.
   bool closes_alone = false;
 };
 constexpr std::array kPresets = {

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 # Made by `./dev completions` from fs-launch --help; do not edit.
 _fs_launch() {
-  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --profile --map --ship --stage --slow --fast --tree --python --via --image --backend --source --report --dry-run -q --quiet'
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --profile --map --ship --stage --slow --fast --tree --python --via --image --backend --source --hold --hold-id --tool --on-tool-exit --report --dry-run -q --quiet'
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --via) values='best private fusermount direct' ;;
     --backend) values='auto podman charliecloud docker apptainer singularity shifter' ;;
+    --hold) values='agent exec' ;;
+    --on-tool-exit) values='release kill' ;;
   esac
   if [[ $values ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word")

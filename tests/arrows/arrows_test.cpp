@@ -73,7 +73,11 @@ const std::vector<Rule>& rules() {
       {"record",
        {"base", "base/launch", "resolver/map", "fuseovl/mount", "fuseovl/session", "record/trace"}},
       {"fsgen", {"*"}},
-      {"launch", {"base", "base/launch", "resolver/map", "resolver/elf", "fsgen"}},
+      {"launch",
+       {"base", "base/launch", "resolver/map", "resolver/elf", "fsgen", "launch/session"}},
+      {"launch/api", {}},
+      {"launch/session",
+       {"base", "base/launch", "resolver/elf", "resolver/build", "fsgen", "launch", "ship"}},
       {"compat",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map", "resolver/build",
         "record/trace", "ship/registry"}},
@@ -83,9 +87,15 @@ const std::vector<Rule>& rules() {
       // compat-check becomes the gRPC client by exec.
       {"compat/server",
        {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "compat"}},
+      // Freestanding, by the auditor's system calls.
+      {"jobs/collector", {"base", "fuseovl/audit"}},
+      {"jobs", {"base", "base/launch", "jobs/collector"}},
+      {"jobs/store", {"base", "jobs", "record/diff"}},
+      {"jobs/outliers", {"base", "jobs/store"}},
       {"container-hooks", {"base", "base/sandbox"}},
       {"tests", {"*"}},
       {"bench", {"*"}},
+      {"docs", {"*"}},
   };
   return kRules;
 }

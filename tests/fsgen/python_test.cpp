@@ -616,6 +616,17 @@ TEST_P(PythonOfUsers, tree_that_cannot_be_placed_does_not_stop_the_run) {
             GetParam().uid == 0 ? "mount namespace" : "user namespace");
 }
 
+TEST_P(PythonOfUsers, tree_of_the_users_map_that_cannot_be_placed_is_refused_with_a_remedy) {
+  UserWorld::World world;
+  world.uid = GetParam().uid;
+  world.forbidden = {"open_tree"};
+  const auto ours = world_->sh(world,
+                               "mkdir $OUT/lib; $FS_GEN -q --out $OUT/map --tree $OUT/lib sh -c :; "
+                               "$FS_GEN -q --map $OUT/map sh -c 'echo ran' 2> $OUT/err; echo $?; "
+                               "grep -c 'hint:.*Linux 5.2' $OUT/err");
+  EXPECT_EQ(ours.out, "3\n1\n") << ours.err << world_->out("err");
+}
+
 TEST_P(PythonOfUsers, run_is_the_same_and_has_trees) {
   const auto ours = sh("cd $OUT; $FS_GEN -q --json $OUT/r.json" + kImport);
   EXPECT_EQ(ours.out, "/usr/lib/python3.11/json/__init__.py\n") << ours.err;

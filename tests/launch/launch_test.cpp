@@ -207,6 +207,14 @@ TEST_P(Launched, killed_launchers_leave_nothing) {
   }
 }
 
+TEST_P(Launched, ranks_with_few_descriptors_are_guided) {
+  for (const char* via : {"best", "direct"}) {
+    const auto done = sh("ulimit -n 200; exec " +
+                         to_shell(launched(two({"git", "--version"}), {"--report", "--via", via})));
+    EXPECT_THAT(done.err, HasSubstr("2 of 2 ranks guided"));
+  }
+}
+
 TEST_P(Launched, launches_within_launches_work) {
   // mpirun does not start within mpirun.
   const auto nested =
@@ -268,6 +276,23 @@ TEST_F(FsLaunch, path_with_spaces_goes_by_a_link) {
   EXPECT_THAT(ours.err, HasSubstr("2 of 2 ranks guided"));
   const auto link = dir_ / "cache/heddle/launch";
   EXPECT_EQ(fs::status(link).permissions(), fs::perms(0700));
+}
+
+TEST_F(FsLaunch, what_ranks_load_by_dlopen_is_known_to_the_next_launch) {
+  const auto farm = ElfFarm::build(dir_ / "farm",
+                                   {.libraries = 5, .tag = FarmTag::runpath, .dlopen_roots = true});
+  run_checked({"sleep", "2.1"});  // younger files are not cached
+  options_.env.emplace_back("LD_DEBUG=libs");
+  std::vector<std::ptrdiff_t> tried;
+  for (int launches = 0; launches < 2; ++launches) {
+    const auto done = launch({"mpiexec.hydra", "-n", "2", farm.program});
+    EXPECT_EQ(done.out, farm.output + farm.output);
+    tried.push_back(std::ranges::count_if(lines_of(done.err), [](const auto& line) {
+      return line.find("trying file=") != line.npos && line.find("/farm/lib/") != line.npos;
+    }));
+  }
+  EXPECT_GT(tried[0], 0);
+  EXPECT_EQ(tried[1], 0);
 }
 
 TEST_F(FsLaunch, missing_map_or_launcher_is_one_line) {

@@ -21,6 +21,22 @@ Strings entering(const std::string& pid) {
 
 }  // namespace
 
+const char* const Cluster::kRanksSayWhere = R"(#include <mpi.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char** argv) {
+  int rank, size;
+  char host[256];
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  gethostname(host, sizeof(host));
+  printf("%s %d %d\n", host, rank, size);
+  fflush(stdout);
+  return MPI_Finalize();
+}
+)";
+
 std::string Cluster::obstacle() {
   if (::geteuid() != 0) return "a cluster of namespaces needs root";
   return run({"sh", "-c",
@@ -29,16 +45,17 @@ std::string Cluster::obstacle() {
       .out;
 }
 
-Cluster::Cluster(std::string directory, int nodes, const std::string& epilog)
+Cluster::Cluster(std::string directory, int nodes, const std::string& epilog,
+                 const std::string& plugstack)
     : directory_(std::move(directory)) {
   const auto log = value_or_throw(open_file(directory_ + "/cluster.log", O_WRONLY | O_CREAT));
   SpawnOptions options{{{log.get(), STDOUT_FILENO}, {log.get(), STDERR_FILENO}}};
-  process_.emplace(
-      value_or_throw(spawn("/usr/bin/env",
-                           {"env", "EPILOG=" + epilog, "setpriv", "--pdeathsig", "KILL",
-                            std::string(std::getenv("HEDDLE_SOURCE")) + "/tests/support/cluster",
-                            directory_ + "/c", std::to_string(nodes)},
-                           options)));
+  process_.emplace(value_or_throw(
+      spawn("/usr/bin/env",
+            {"env", "EPILOG=" + epilog, "PLUGSTACK=" + plugstack, "setpriv", "--pdeathsig", "KILL",
+             std::string(std::getenv("HEDDLE_SOURCE")) + "/tests/support/cluster",
+             directory_ + "/c", std::to_string(nodes)},
+            options)));
   std::optional<int> ended;
   wait_until(std::chrono::seconds(40), [&] {
     if (!ended) ended = value_or_throw(process_->wait_for(std::chrono::milliseconds(0)));

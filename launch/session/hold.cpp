@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+#include "launch/session/hold.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "base/command_line.hpp"
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/launch/rank.hpp"
+#include "base/log.hpp"
+#include "base/open_regular.hpp"
+#include "base/run_directory.hpp"
+#include "base/run_main.hpp"
+#include "base/try.hpp"
+#include "resolver/elf/cached_facts.hpp"
+
+namespace heddle::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
+constexpr std::chrono::seconds kToolIsGone{10};
+constexpr std::chrono::seconds kBeat{1};
+constexpr std::chrono::hours kOld{24};
+
+std::string holds_directory() { return default_cache_dir() + "/hold"; }
+
+/// A small file of the directory; empty: it is not there. Opened anew each time, which is what
+/// makes NFS ask its server.
+std::string content(const std::string& path) {
+  const auto fd = open_regular(path);
+  return fd ? read_all(fd->get(), path, 1U << 20).value_or("") : "";
+}
+
+/// Waits until the ranks are released, or `ended` is readable. Result: whether they may go on.
+bool wait_for_release(const HoldSettings& hold, int ended = -1) {
+  auto pause = 20;
+  auto beat = content(hold.directory + "/alive");
+  for (auto changed = Clock::now();;) {
+    const auto state = content(hold.directory + "/state");
+    if (state.starts_with("release")) return true;
+    if (state.starts_with("kill")) return false;
+    const auto now = content(hold.directory + "/alive");
+    if (now != beat) changed = Clock::now();
+    beat = now;
+    std::error_code error;
+    const bool is_gone = !fs::exists(hold.directory, error) && !error;
+    if (is_gone || Clock::now() - changed > kToolIsGone) return hold.on_exit != "kill";
+    pollfd entry{ended, POLLIN, 0};
+    if (::poll(&entry, 1, pause) > 0) return true;
+    pause = std::min(pause * 2, 250);
+  }
+}
+
+void note_held(const HoldSettings& hold, std::int64_t rank, std::uint64_t size, pid_t pid) {
+  const auto path = hold.directory + "/" + host_name();
+  const auto fd = open_file(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
+  const char* job = std::getenv("SLURM_JOB_ID");
+  const char* step = std::getenv("SLURM_STEP_ID");
+  const auto name = job && step ? std::string(job) + "." + step : "-";
+  if (fd) (void)write_all(fd->get(), fmt::format("{} {} {} {}\n", rank, size, pid, name), path);
+}
+
+/// Waits for the exec of `rank`, which it traces, and leaves it stopped there. false: it ended.
+bool stop_at_exec(pid_t rank) {
+  for (int status = 0;;) {
+    if (::waitpid(rank, &status, __WALL) < 0) {
+      if (errno == EINTR) continue;
+      return false;
+    }
+    if (!WIFSTOPPED(status)) return false;
+    const int event = status >> 16;
+    if (event == PTRACE_EVENT_EXEC) {
+      // Delivered as soon as it is let go, before it runs an instruction of ld.so.
+      (void)::kill(rank, SIGSTOP);
+      return ::ptrace(PTRACE_DETACH, rank, nullptr, nullptr) == 0;
+    }
+    const bool is_group_stop = event == PTRACE_EVENT_STOP && WSTOPSIG(status) != SIGTRAP;
+    const long signal = event == 0 ? WSTOPSIG(status) : 0;
+    (void)::ptrace(is_group_stop ? PTRACE_LISTEN : PTRACE_CONT, rank, nullptr, signal);
+  }
+}
+
+int keep(pid_t rank, int ready, const HoldSettings& hold, std::int64_t number, std::uint64_t size) {
+  const Fd open(static_cast<int>(::syscall(SYS_pidfd_open, rank, 0)));
+  const bool traced = open && ::ptrace(PTRACE_SEIZE, rank, nullptr, PTRACE_O_TRACEEXEC) == 0;
+  (void)!::write(ready, traced ? "y" : "n", 1);
+  ::close(ready);
+  if (!traced || !stop_at_exec(rank)) return exit_no;
+  note_held(hold, number, size, rank);
+  const int signal = wait_for_release(hold, open.get()) ? SIGCONT : SIGKILL;
+  (void)::syscall(SYS_pidfd_send_signal, open.get(), signal, nullptr, 0);
+  return exit_done;
+}
+
+/// Whether this process will be stopped at its next exec.
+bool will_stop_at_exec(const HoldSettings& hold, std::int64_t rank, std::uint64_t size) {
+  auto pipe = make_pipe();
+  if (!pipe) return false;
+  const auto own = ::getpid();
+  (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  ForkOptions options;
+  options.dies_with_parent = false;
+  options.null_stdio = true;
+  options.keep = std::vector<int>{pipe->write_end.get()};
+  options.name = "heddle-hold";
+  // By a child that ends at once, so that the program has no child that it does not know.
+  auto child = fork_child(options, [&] {
+    auto keeper =
+        fork_child(options, [&] { return keep(own, pipe->write_end.get(), hold, rank, size); });
+    if (keeper) (void)keeper->release();
+    return exit_done;
+  });
+  pipe->write_end.reset();
+  char answer = 'n';
+  while (::read(pipe->read_end.get(), &answer, 1) < 0 && errno == EINTR) {
+  }
+  if (child) (void)child->wait();
+  (void)::prctl(PR_SET_PTRACER, 0, 0, 0, 0);
+  return answer == 'y';
+}
+
+/// Of fs-launches that were killed: nobody has said for a day that the tool lives.
+void sweep_old() {
+  std::error_code error;
+  for (fs::directory_iterator at(holds_directory(), error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code failed;
+    const auto last = fs::last_write_time(at->path() / "alive", failed);
+    if (!failed && fs::file_time_type::clock::now() - last > kOld)
+      (void)remove_tree(at->path().string());
+  }
+}
+
+Result<void> write_state(const std::string& directory, const std::string& state) {
+  const auto path = directory + "/state";
+  const Fd file = TRY(open_file(path, O_RDWR | O_NOFOLLOW));
+  if (::flock(file.get(), LOCK_EX) != 0) return fail_errno(path, "cannot be locked");
+  const auto before = TRY(read_all(file.get(), path, 64));
+  if (!before.starts_with("hold"))
+    return fail(
+        Error::with_code(EALREADY, fs::path(directory).filename().string(),
+                         before.starts_with("kill") ? "is ended already" : "is released already"));
+  if (::pwrite(file.get(), (state + "\n").c_str(), state.size() + 1, 0) < 0)
+    return fail_errno(path, "cannot be written");
+  return {};
+}
+
+/// Shows each second that the tool lives; when it has ended, says so to the ranks at once.
+int beat(const std::string& directory, int tool, const std::string& on_exit) {
+  const Fd file = value_or_throw(open_file(directory + "/alive", O_WRONLY | O_NOFOLLOW));
+  for (std::uint64_t number = 0;; ++number) {
+    const auto text = fmt::format("{:020}\n", number);
+    (void)!::pwrite(file.get(), text.data(), text.size(), 0);
+    (void)::fdatasync(file.get());  // NFS sends it to its server
+    pollfd entry{tool, POLLIN, 0};
+    if (::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(kBeat).count())) > 0) break;
+  }
+  (void)write_state(directory, on_exit);
+  for (;;) ::pause();  // until fs-launch ends
+}
+
+int list_held(const std::string& directory) {
+  std::uint64_t held = 0, most = 0;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const auto node = at->path().filename().string();
+    if (node == "state" || node == "alive") continue;
+    std::istringstream lines(content(at->path()));
+    std::int64_t rank = 0;
+    std::uint64_t size = 0, pid = 0;
+    std::string step;
+    for (; lines >> rank >> size >> pid >> step; ++held) {
+      most = std::max(most, size);
+      fmt::print("{} {} {} {}\n", rank, pid, node, escape_for_terminal(step));
+    }
+  }
+  return held > 0 && held >= most ? exit_done : exit_no;
+}
+
+}  // namespace
+
+std::string encode_hold(const HoldSettings& s) {
+  return s.mode + ":" + s.on_exit + ":" + s.directory;
+}
+
+std::optional<HoldSettings> decode_hold(const std::string& text) {
+  const auto first = text.find(':');
+  const auto second = text.find(':', first == text.npos ? first : first + 1);
+  if (second == text.npos) return std::nullopt;
+  return HoldSettings{text.substr(0, first), text.substr(first + 1, second - first - 1),
+                      text.substr(second + 1)};
+}
+
+void hold_rank(const std::string& settings, std::int64_t rank, std::uint64_t size) {
+  const auto hold = decode_hold(settings);
+  if (!hold || content(hold->directory + "/state").empty()) return;  // not seen on this node
+  if (hold->mode == "exec" && will_stop_at_exec(*hold, rank, size)) return;
+  note_held(*hold, rank, size, ::getpid());
+  if (!wait_for_release(*hold)) (void)::kill(::getpid(), SIGKILL);
+}
+
+Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on_exit) {
+  const auto all = holds_directory();
+  std::error_code ignored;
+  fs::create_directories(default_cache_dir(), ignored);
+  TRY(RunDirectory::open_at(all));
+  sweep_old();
+  auto directory = TRY(TempDir::create("hold", all));
+  for (const auto* name : {"state", "alive"}) {
+    const auto path = directory.path() + "/" + name;
+    const Fd file = TRY(open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
+    TRY(write_all(file.get(), "hold\n", path));
+  }
+  if (!id.empty()) TRY(directory.move_to(all + "/" + id));
+  const Fd open(tool > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, tool, 0)) : -1);
+  if (tool > 0 && !open) return fail_errno(std::to_string(tool), "is no process");
+  ForkOptions options;
+  options.null_stdio = true;
+  options.keep = std::vector<int>{open.get()};
+  options.name = "heddle-hold";
+  auto heart = TRY(fork_child(
+      options, [&, path = directory.path()] { return beat(path, open.get(), on_exit); }));
+  return Hold(std::move(directory), std::move(heart));
+}
+
+int release_main(int argc, const char* const* argv) {
+  CLI::App app("Let the ranks go on that fs-launch --hold holds.", "fs-launch release");
+  set_usage(app, "");
+  std::string id;
+  bool kill = false, list = false;
+  app.add_option("ID", id, "What fs-launch printed")->required()->type_name("");
+  app.add_flag("--kill", kill, "End them instead");
+  app.add_flag("--list", list,
+               "Only print rank, pid, node and step of those held; 1: not all of them are yet");
+  forbid_empty_values(app);
+  if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
+  const auto directory = holds_directory() + "/" + id;
+  if (id.find('/') != id.npos || id.front() == '.' || !RunDirectory::find(directory))
+    throw Error(id, "no ranks are held under this name");
+  if (list) {
+    const int status = list_held(directory);
+    value_or_throw(flush_stdout());
+    return status;
+  }
+  const auto done = write_state(directory, kill ? "kill" : "release");
+  if (done) return exit_done;
+  report(done.error());
+  return done.error().code() == EALREADY ? exit_no : exit_failure;
+}
+
+}  // namespace heddle::launch

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// --hold: ranks wait before their program starts. Each looks on its own at CACHE/hold/ID, a
+// directory of this user's that all nodes see, so that a release needs no connection:
+//   state   `hold`, then `release` or `kill`, written in place
+//   alive   a number that fs-launch changes each second
+//   NODE    a line for each rank that is held there: rank, size, pid, step
+// agent: the rank waits in fs-launch's agent, before anything else. exec: it is stopped (SIGSTOP)
+// after the exec of its program, with only that and ld.so mapped; a process beside it, which traced
+// the exec and let go, waits and continues it. Without a release a rank goes on, or ends, when the
+// directory is gone or `alive` stands still for ten seconds: the tool, or fs-launch, has ended.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/child.hpp"
+#include "base/result.hpp"
+#include "base/temp_dir.hpp"
+
+namespace heddle::launch {
+
+struct HoldSettings {
+  std::string mode;                 ///< agent, exec; empty: no hold
+  std::string on_exit = "release";  ///< or kill: when the tool has ended
+  std::string directory;
+};
+/// One word for LaunchSettings::hold. nullopt: not of encode_hold().
+std::string encode_hold(const HoldSettings& settings);
+std::optional<HoldSettings> decode_hold(const std::string& text);
+
+/// In a rank: returns when it is released (agent), or when it will be stopped at its next exec.
+/// Does not return if the rank is to end. Where it cannot be traced it is held as by agent.
+void hold_rank(const std::string& settings, std::int64_t rank, std::uint64_t size);
+
+/// In fs-launch: the directory of a hold, and a process that shows that the tool lives.
+class Hold {
+ public:
+  /// `id` empty: a new one. `tool`: a pid that stands for the tool; -1: fs-launch itself.
+  static Result<Hold> create(const std::string& id, int tool, const std::string& on_exit);
+  const std::string& path() const { return directory_.path(); }
+
+ private:
+  Hold(TempDir directory, Child heart)
+      : directory_(std::move(directory)), heart_(std::move(heart)) {}
+  TempDir directory_;
+  Child heart_;
+};
+
+/// `fs-launch release ...`. Result: the exit status; exit_no if it is released already.
+int release_main(int argc, const char* const* argv);
+
+}  // namespace heddle::launch

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT
+#include "launch/session/session_command.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/command_line.hpp"
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/fd.hpp"
+#include "base/log.hpp"
+#include "base/run_main.hpp"
+#include "launch/session/manifest.hpp"
+#include "launch/session/node_agent.hpp"
+#include "launch/session/processes.hpp"
+#include "launch/session/session.hpp"
+
+namespace heddle::launch {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Options {
+  CreateOptions create;
+  AgentOptions agent;
+  std::string id;
+  Words binaries, libraries, directories, files;
+  std::string log, directory, signal;
+  Words variables, command;
+  bool wait = false, json = false, here = false;
+};
+
+int print_id(const Result<Session>& made) {
+  if (!made) throw made.error();
+  fmt::print("{}\n", made->id());
+  return exit_done;
+}
+
+int run_create(Options& o) { return print_id(Session::create(o.create)); }
+
+int run_attach(Options& o) {
+  if (o.create.step.find('.') == o.create.step.npos)
+    throw Error(o.create.step, "is not a step", "", "JOB.STEP, as squeue -s prints it");
+  return run_create(o);
+}
+
+int run_add(Options& o) {
+  const auto session = value_or_throw(Session::find(o.id));
+  auto manifest = value_or_throw(Manifest::read(session.directory()));
+  for (const auto& each : o.binaries) value_or_throw(manifest.add_binary(each));
+  for (const auto& each : o.libraries) value_or_throw(manifest.add_library(each));
+  for (const auto& each : o.directories) value_or_throw(manifest.add_directory(each));
+  for (const auto& each : o.files) value_or_throw(manifest.add_file(each));
+  value_or_throw(manifest.write(session.directory()));
+  return exit_done;
+}
+
+int run_ship(Options& o) {
+  const auto session = value_or_throw(Session::find(o.id));
+  const auto shipped = value_or_throw(session.ship());
+  fmt::print("{} bytes, {} names\n", shipped.bytes, shipped.names);
+  return exit_done;
+}
+
+void print_output(const Session& session, std::uint64_t daemon) {
+  std::map<std::string, std::string> texts;
+  Request request;
+  request.op = Op::output;
+  request.number = daemon;
+  for (bool more = true; more; request.offset += 32'768) {
+    more = false;
+    for (auto& answer : value_or_throw(session.ask(request))) {
+      if (answer.words.empty()) continue;
+      more = more || !answer.words[0].empty();
+      texts[answer.node] += answer.words[0];
+    }
+  }
+  for (const auto& [node, text] : texts) fmt::print("{}", text);
+}
+
+int run_daemon(Options& o) {
+  const auto session = value_or_throw(Session::find(o.id));
+  if (o.command.empty()) throw Error("", "no program given", "", "put it behind --");
+  Request request;
+  request.op = Op::daemon;
+  const auto absolute = [](const std::string& path) {
+    return path.empty() ? path : std::filesystem::absolute(path).string();
+  };
+  request.words = {absolute(o.log), o.directory.empty() ? absolute(".") : o.directory};
+  request.words.insert(request.words.end(), o.command.begin(), o.command.end());
+  for (const auto& each : o.variables)
+    if (each.find('=') == 0 || each.find('=') == each.npos) throw Error(each, "is not NAME=VALUE");
+  request.more = o.variables;
+  const auto started = value_or_throw(session.ask(request));
+  const auto number = started.front().number;
+  if (!o.wait) return exit_done;
+  Request ask;
+  ask.op = Op::status;
+  for (auto pause = std::chrono::milliseconds(20);;
+       pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
+    int worst = 0;
+    bool running = false;
+    for (const auto& answer : value_or_throw(session.ask(ask))) {
+      if (number >= answer.words.size()) continue;
+      if (answer.words[number] == "running")
+        running = true;
+      else
+        worst = std::max(worst, std::stoi(answer.words[number]));
+    }
+    if (!running) {
+      print_output(session, number);
+      return worst;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+int run_ranks(Options& o) {
+  std::vector<Rank> ranks;
+  if (o.here) {
+    ranks = ranks_here(o.agent.step);
+  } else {
+    const auto session = value_or_throw(Session::find(o.id));
+    Request request;
+    request.op = Op::ranks;
+    for (auto& answer : value_or_throw(session.ask(request)))
+      for (auto& rank : answer.ranks) {
+        rank.host = answer.node;
+        ranks.push_back(std::move(rank));
+      }
+  }
+  std::ranges::sort(ranks, {}, [](const Rank& r) { return std::tie(r.job, r.rank); });
+  if (o.json) {
+    auto list = nlohmann::json::array();
+    for (const auto& r : ranks)
+      list.push_back({{"rank", r.rank},
+                      {"pid", r.pid},
+                      {"host", to_json_text(r.host)},
+                      {"job", to_json_text(r.job)},
+                      {"program", to_json_text(r.program)}});
+    fmt::print("{}\n", list.dump(2));
+    return exit_done;
+  }
+  for (const auto& r : ranks)
+    fmt::print("{} {} {} {} {}\n", r.rank, r.pid, escape_for_terminal(r.host),
+               r.job.empty() ? "-" : escape_for_terminal(r.job), escape_for_terminal(r.program));
+  return exit_done;
+}
+
+int signal_number(std::string name) {
+  constexpr std::pair<const char*, int> kSignals[] = {
+      {"HUP", SIGHUP},   {"INT", SIGINT},   {"QUIT", SIGQUIT},  {"ABRT", SIGABRT},
+      {"KILL", SIGKILL}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2},  {"ALRM", SIGALRM},
+      {"TERM", SIGTERM}, {"CONT", SIGCONT}, {"STOP", SIGSTOP},  {"TSTP", SIGTSTP},
+      {"URG", SIGURG},   {"XCPU", SIGXCPU}, {"WINCH", SIGWINCH}};
+  if (name.starts_with("SIG")) name.erase(0, 3);
+  for (const auto& [each, number] : kSignals)
+    if (name == each) return number;
+  if (!name.empty() && name.size() < 3 && name.find_first_not_of("0123456789") == name.npos)
+    if (const int number = std::stoi(name); number <= SIGRTMAX) return number;
+  throw Error(name, "is no signal");
+}
+
+int run_signal(Options& o) {
+  const auto session = value_or_throw(Session::find(o.id));
+  Request request;
+  request.op = Op::signal;
+  request.number = static_cast<std::uint64_t>(signal_number(o.signal));
+  std::size_t count = 0;
+  for (const auto& answer : value_or_throw(session.ask(request))) count += answer.words.size();
+  fmt::print("{} ranks\n", count);
+  return count > 0 ? exit_done : exit_no;
+}
+
+int run_destroy(Options& o) {
+  const auto session = value_or_throw(Session::find(o.id));
+  Request request;
+  request.op = Op::destroy;
+  value_or_throw(session.ask(request));
+  return exit_done;
+}
+
+int run_as_agent(Options& o) {
+  o.agent.id = o.id;
+  return run_agent(o.agent);
+}
+
+int run_sweep(Options& o) {
+  sweep_node(o.agent.to);
+  return exit_done;
+}
+
+void add_create_options(CLI::App& sub, CreateOptions& o) {
+  sub.add_option("--to", o.to, "On the nodes, below this directory of their own (/tmp)")
+      ->type_name("DIR");
+  sub.add_option(
+         "--via", o.via,
+         "What copies files to the nodes: sbcast, shared, or a command with {src} and {dst}")
+      ->type_name("ENGINE");
+  sub.add_option("--tool", o.tool, "The session ends with this process")->type_name("PID");
+  sub.add_option("--timeout", o.seconds, "Seconds until all nodes have answered (30)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 3600));
+}
+
+}  // namespace
+
+int session_main(int argc, const char* const* argv) {
+  CLI::App app("Tools on the nodes of a job, beside its ranks.", "fs-launch session");
+  set_usage(app, "");
+  app.require_subcommand(1);
+  Options o;
+  int (*action)(Options&) = nullptr;
+  CLI::App* sub = nullptr;
+  const auto add = [&](const char* name, const char* text, int (*run)(Options&)) {
+    sub = app.add_subcommand(name, text);
+    sub->callback([&action, run] { action = run; });
+  };
+  const auto add_id = [&] {
+    sub->add_option("ID", o.id, "The session")->required()->type_name("");
+  };
+  const auto add_list = [&](const char* name, Words& list, const char* type, const char* text) {
+    sub->add_option(name, list, text)->type_name(type)->allow_extra_args(false);
+  };
+  add("create", "Start an agent on each node of a job; prints the session's ID", run_create);
+  sub->add_option("--job", o.create.job, "The Slurm job (default: this one)")->type_name("JOB");
+  sub->add_option("--rsh", o.create.rsh, "Start the agents by this remote shell, not by srun")
+      ->type_name("COMMAND");
+  sub->add_option("--nodes", o.create.nodes, "The nodes for --rsh")
+      ->delimiter(',')
+      ->type_name("NODE,...");
+  add_create_options(*sub, o.create);
+  add("attach", "The same on the nodes of a running step, for its ranks alone", run_attach);
+  sub->add_option("STEP", o.create.step, "JOB.STEP")->required()->type_name("");
+  add_create_options(*sub, o.create);
+  add("add", "Name what is to be staged", run_add);
+  add_id();
+  add_list("--binary", o.binaries, "FILE", "A program, with its libraries (repeatable)");
+  add_list("--library", o.libraries, "FILE", "A library, with those it needs (repeatable)");
+  add_list("--directory", o.directories, "DIR", "A directory with all below it (repeatable)");
+  add_list("--file", o.files, "FILE", "A file (repeatable)");
+  add("ship", "Copy to the nodes what they do not have", run_ship);
+  add_id();
+  add("daemon", "Start a program once on each node: daemon ID -- PROGRAM ARGS...", run_daemon);
+  add_id();
+  add_list("--env", o.variables, "NAME=VALUE", "Set this variable (repeatable)");
+  sub->add_option("--cwd", o.directory, "Its working directory (default: this one)")
+      ->type_name("DIR");
+  sub->add_option("--log", o.log, "Append its output to FILE.NODE")->type_name("FILE");
+  sub->add_flag("--wait", o.wait, "Wait for its end and print its output, node by node");
+  add("ranks", "Print rank, pid, node, step and program of each rank", run_ranks);
+  sub->add_option("ID", o.id, "The session")->type_name("");
+  sub->add_flag("--here", o.here, "Of this node, without a session");
+  sub->add_option("--step", o.agent.step, "With --here: of this JOB.STEP alone")->type_name("STEP");
+  sub->add_flag("--json", o.json, "As JSON");
+  add("signal", "Send a signal to each rank; 0 only counts those alive", run_signal);
+  add_id();
+  sub->add_option("SIGNAL", o.signal, "USR1, SIGTERM, 15, ...")->required()->type_name("");
+  add("destroy", "End the daemons and remove all from the nodes", run_destroy);
+  add_id();
+  add("agent", "", run_as_agent);
+  sub->group("");
+  add_id();
+  sub->add_option("--to", o.agent.to)->required();
+  sub->add_option("--job", o.agent.job)->required();
+  sub->add_option("--step", o.agent.step);
+  sub->add_option("--node", o.agent.node);
+  add("sweep", "", run_sweep);
+  sub->group("");
+  sub->add_option("--to", o.agent.to)->required();
+  for (auto* each : app.get_subcommands([](const CLI::App*) { return true; }))
+    forbid_empty_values(*each);
+
+  const auto* const* end = std::find(argv + 1, argv + argc, std::string_view("--"));
+  o.command.assign(std::min(end + 1, argv + argc), argv + argc);
+  if (const int status = parse_options(app, {argv + 1, end}); status >= 0) return status;
+  if (!o.here && o.id.empty() && action == run_ranks)
+    return usage_error("fs-launch session ranks", "no session given");
+  if (!o.create.to.starts_with('/'))
+    return usage_error("fs-launch session", "--to needs an absolute path");
+  const int status = action(o);
+  value_or_throw(flush_stdout());
+  return status;
+}
+
+}  // namespace heddle::launch

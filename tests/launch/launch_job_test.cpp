@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+// Whole jobs of fs-launch on four nodes: what they ask of a slow file system, odd nodes, and kills.
+#include "tests/launch/on_nodes.hpp"
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/slow_mount.hpp"
+
+namespace heddle::test {
+namespace {
+
+/// The directory `files` of dir_ is served by heddle-slowfs when the nodes start.
+class OnSlowFiles : public OnNodes {
+ protected:
+  virtual void make_files() = 0;
+  void start_cluster() override {
+    make_files();
+    if (IsSkipped() || HasFatalFailure()) return;
+    slow_.emplace(files(), files(), dir_ / "counts");
+    OnNodes::start_cluster();
+  }
+  void TearDown() override {
+    OnNodes::TearDown();
+    slow_.reset();
+  }
+  std::string files() const { return dir_ / "files"; }
+  /// Requests for files and directories whose path begins so.
+  static std::uint64_t requests(const SlowCounts::Paths& paths, const std::string& begin,
+                                const char* opcode) {
+    std::uint64_t out = 0;
+    for (const auto& [path, opcodes] : paths)
+      if (path.starts_with(begin) && opcodes.contains(opcode)) out += opcodes.at(opcode);
+    return out;
+  }
+  std::optional<SlowMount> slow_;
+};
+
+class Of500Libraries : public OnSlowFiles {
+ protected:
+  void make_files() override {
+    farm_ = ElfFarm::build(files(), {.libraries = 500});
+    ASSERT_EQ(run({"sh", "-c",
+                   bin_ + "/fs-resolve build -o app.map files/app && " + bin_ +
+                       "/fs-resolve pack app.map -o app.bundle"},
+                  {.cwd = dir_.path()})
+                  .status,
+              0);
+  }
+  std::string expected(int ranks) const {
+    std::string out;
+    while (ranks-- > 0) out += farm_.output;
+    return out;
+  }
+  ElfFarm farm_;
+};
+
+TEST_F(Of500Libraries, a_node_has_one_mount_and_a_shipped_bundle_is_all_that_is_read) {
+  (void)slow_->reset();
+  std::ofstream(dir_ / "rank.sh")
+      << "\"$@\"; echo $(hostname) $(sed -n 's,.* \\(0:[0-9]*\\) / /tmp/hd-.*,\\1,p' "
+         "/proc/self/mountinfo)\n";
+  const auto plain = cluster_->sh(
+      fs_launch_ + " --report srun -Q -O -N4 -n32 sh rank.sh files/app | sort | uniq -c",
+      {.deadline = 2min});
+  // One mount for the eight of a node.
+  auto lines = lines_of(plain.out);
+  EXPECT_EQ(lines.size(), 5U) << plain.out << plain.err;
+  EXPECT_EQ(lines.at(0), "     32 " + farm_.output.substr(0, farm_.output.size() - 1));
+  for (int node = 1; node <= 4; ++node)
+    EXPECT_THAT(plain.out, testing::ContainsRegex("  8 n" + std::to_string(node) + " 0:[0-9]+\n"));
+  EXPECT_THAT(plain.err, HasSubstr("32 of 32 ranks guided on 4 nodes"));
+  (void)slow_->reset();
+  const auto bundle = fs_launch_ + " --report --map app.bundle srun -Q -O -n32 files/app; "s;
+  const auto copies = "srun -Q sh -c \"stat -c %i-%Y /tmp/heddle-job-*/*.bundle\" | sort >"s;
+  const auto twice = cluster_->sh("salloc -Q -N4 sh -c '" + bundle + copies + "one; " + bundle +
+                                      copies + "two; srun -Q rm -rf /tmp/heddle-job-0-1'",
+                                  {.deadline = 2min});
+  EXPECT_EQ(twice.out, expected(64)) << twice.err;
+  EXPECT_EQ(lines_of(cluster_->sh("cat one").out).size(), 4U);
+  EXPECT_EQ(cluster_->sh("cmp one two").status, 0);
+  const auto counts = slow_->reset();
+  EXPECT_EQ(requests(counts.files, "lib/", "READ"), 0U);
+  EXPECT_EQ(requests(counts.files, "lib/", "OPEN"), 0U);
+}
+
+class OnOddNodes : public OnNodes {};
+
+TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {
+  // n1: programs cannot be executed from its /tmp; n2: that is full; n3: no /dev/fuse.
+  EXPECT_EQ(cluster_->on(1, "mount -o remount,noexec /tmp").status, 0);
+  (void)cluster_->on(2, "head -c 70M /dev/zero >/tmp/full");
+  EXPECT_EQ(cluster_->on(3, "mount --bind /dev/null /dev/fuse").status, 0);
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 10});
+  const auto odd = cluster_->sh(fs_launch_ + " --report --slow / srun -Q -N4 -n8 farm/app");
+  std::string all;
+  for (int i = 0; i < 8; ++i) all += farm.output;
+  EXPECT_EQ(odd.out, all) << odd.err;
+  EXPECT_EQ(odd.status, 0);
+  EXPECT_THAT(odd.err, testing::ContainsRegex("\nn1 [^\n]*  \n")) << "no reason";
+  EXPECT_THAT(odd.err, testing::ContainsRegex("\nn3 [^\n]*mount namespace: "));
+  RecordProperty("report", odd.err);
+  (void)cluster_->on(2, "rm /tmp/full");
+
+  // As seen by whoever is no root.
+  fs::permissions(dir_.path(), fs::perms(0755));
+  fs::create_directory(dir_ / "home");
+  run_checked({"chown", "65534:65534", dir_ / "home"});
+  const auto user = cluster_->sh("setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=" +
+                                 (dir_ / "home") + " XDG_CACHE_HOME=" + (dir_ / "home/cache") +
+                                 " " + fs_launch_ + " --report --slow / srun -Q -N4 -n8 id -u");
+  EXPECT_EQ(user.out, "65534\n65534\n65534\n65534\n65534\n65534\n65534\n65534\n") << user.err;
+  EXPECT_THAT(user.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
+
+  // n4: another CPU, as far as ld.so and the resolver are told.
+  for (const auto& [directory, value] :
+       {std::pair{"lib/glibc-hwcaps/x86-64-v3", "3"}, {"lib", "1"}}) {
+    fs::create_directories(dir_ / directory);
+    std::ofstream(dir_ / "x.c") << "int level() { return " << value << "; }\n";
+    run_checked({"cc", "-shared", "-fPIC", "-Wl,-soname,libx.so", "-o",
+                 dir_ / (directory + "/libx.so"s), dir_ / "x.c"});
+  }
+  std::ofstream(dir_ / "app.c")
+      << "#include <stdio.h>\nint level();\nint main() { printf(\"%d\\n\", level()); }\n";
+  run_checked({"cc", "-o", dir_ / "app", dir_ / "app.c", dir_ / "lib/libx.so",
+               "-Wl,-rpath," + (dir_ / "lib")});
+  if (run({dir_ / "app"}).out != "3\n") return;  // this CPU has no x86-64-v3
+  std::ofstream(dir_ / "prolog")
+      << "#!/bin/sh\n[ $(hostname) != n4 ] || echo export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2\n";
+  fs::permissions(dir_ / "prolog", fs::perms(0755));
+  const auto cpus = cluster_->sh(bin_ + "/fs-resolve build -o app.map app >out && " + fs_launch_ +
+                                 " --report --slow / --map app.map srun -Q -N4 -n4 --task-prolog=" +
+                                 (dir_ / "prolog") + " ./app | sort");
+  EXPECT_EQ(cpus.out, "1\n3\n3\n3\n") << cpus.err;
+  EXPECT_THAT(cpus.err, testing::ContainsRegex("\nn4 [^\n]*is for another CPU"));
+}
+
+TEST_F(OnOddNodes, foreign_programs_and_a_node_that_does_not_answer_fail_as_without) {
+  auto foreign = read_file("/bin/true").value_or("");
+  foreign.at(18) = '\x16';  // e_machine: IBM S/390
+  std::ofstream(dir_ / "foreign") << foreign;
+  fs::permissions(dir_ / "foreign", fs::perms(0755));
+  const auto bare = cluster_->sh("srun -Q -N1 -n1 ./foreign");
+  const auto ours = cluster_->sh(fs_launch_ + " srun -Q -N1 -n1 ./foreign");
+  EXPECT_NE(bare.status, 0);
+  EXPECT_EQ(ours.status, bare.status);
+  EXPECT_EQ(ours.err, bare.err);
+
+  const auto gone = cluster_->sh("salloc -Q -N4 sh -c 'c/rsh n3 pkill -KILL -x slurmd; " +
+                                     fs_launch_ + " --slow / srun -Q -n4 hostname'",
+                                 {.deadline = 2min});
+  EXPECT_THAT(gone.err, HasSubstr("n3: the job runs without heddle"));
+}
+
+class KilledOnNodes : public OnNodes {
+ protected:
+  /// Eight ranks that stay, one of the job's processes killed: how many ranks each node has then.
+  std::string survivors(const std::string& prefix, const std::string& kill) const {
+    const auto count = "c=; for i in 1 2 3 4; do c=\"$c $(" + cluster_->rsh() +
+                       " n$i pgrep -cx sleeper)\"; done; ";
+    const auto result = cluster_->sh(
+        prefix +
+            " srun -Q -N4 -n8 ./sleeper 1000 & launch=$!\n"
+            "for i in $(seq 100); do " +
+            count + "[ \"$c\" = ' 2 2 2 2' ] && break; sleep 0.1; done\n" + "sleep 0.5; " + kill +
+            "\nsleep 2; " + count + "echo $c; scancel -u root; for i in 1 2 3 4; do " +
+            cluster_->rsh() + " n$i pkill -KILL -x sleeper; done; wait",
+        {.deadline = 2min});
+    expect_clean(kill);
+    return result.out;
+  }
+  /// Of a node whose processes of heddle's were all killed the next launch removes the directory.
+  void expect_clean(const std::string& kill) const {
+    if (kill.ends_with(kAll)) (void)cluster_->sh(fs_launch_ + " --slow / srun -Q -N4 -n4 sleep 0");
+    EXPECT_TRUE(wait_until(15s, [&] { return left().empty(); })) << kill << ": " << left();
+  }
+  static constexpr const char* kAll = " n2 pkill -KILL -x fs-mount";
+};
+
+TEST_F(KilledOnNodes, ranks_live_on_as_without_heddle) {
+  run_checked({"cp", "/bin/sleep", dir_ / "sleeper"});
+  const auto heddle = fs_launch_ + " --slow /";
+  for (const auto& kill : {"kill -KILL $launch"s, "kill -INT $launch"s,
+                           cluster_->rsh() + " n2 pkill -KILL -x slurmstepd"})
+    EXPECT_EQ(survivors(heddle, kill), survivors("", kill)) << kill;
+  for (const char* which : {kAll, " n2 pkill -KILL -ox fs-mount", " n2 pkill -KILL -nx fs-mount"})
+    EXPECT_EQ(survivors(heddle, cluster_->rsh() + which), "2 2 2 2\n") << which;
+}
+
+TEST_F(KilledOnNodes, nothing_stays_whatever_ends_and_when) {
+  // HEDDLE_KILLS=100 tries so many.
+  const char* wanted = std::getenv("HEDDLE_KILLS");
+  const int tries = wanted ? std::atoi(wanted) : 9;
+  const std::string victims[] = {"scancel -s KILL $(squeue -ho %A)",
+                                 "pkill -KILL -x srun",
+                                 "kill -KILL $launch",
+                                 "kill -INT $launch",
+                                 "kill -TERM $launch",
+                                 cluster_->rsh() + " n2 pkill -KILL -x slurmstepd",
+                                 cluster_->rsh() + " n2 pkill -KILL -nx fs-mount",
+                                 cluster_->rsh() + " n2 pkill -KILL -ox fs-mount",
+                                 cluster_->rsh() + kAll};
+  for (int i = 0; i < tries; ++i) {
+    const auto& kill = victims[static_cast<std::size_t>(i) % std::size(victims)];
+    const auto moment = std::to_string(i * 37 % 100);  // hundredths of the first second
+    (void)cluster_->sh(fs_launch_ + " --slow / srun -Q -N4 -n8 sleep 2 & launch=$!\nsleep 0." +
+                       (moment.size() == 1 ? "0" : "") + moment + "; " + kill +
+                       "; sleep 0.2; "
+                       "scancel -u root; wait");
+    expect_clean(kill);
+    ASSERT_FALSE(HasFailure()) << "at 0." << moment;
+  }
+}
+
+class SrunOfHeddle : public OnNodes {
+ protected:
+  void start_cluster() override {
+    const auto plugin = fs::path(bin_).parent_path() / "lib/heddle/spank_heddle.so";
+    if (!fs::exists(plugin)) HEDDLE_SKIP("spank_heddle.so is not built: libslurm-dev");
+    cluster_.emplace(dir_.path(), 4, "", "required " + plugin.string());
+  }
+};
+
+TEST_F(SrunOfHeddle, guides_tasks_that_get_no_variables_of_the_user) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});
+  std::ofstream(dir_ / "rank.sh")
+      << "PATH=/bin; echo ${HEDDLE_LAUNCH-none} ${LD_AUDIT##*/} ${HEDDLE_INDEX:+guided}\n";
+  const auto made = cluster_->sh(bin_ + "/fs-resolve build -o 'a b.map' /bin/sh farm/app");
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto tasks = [&](const std::string& options) {
+    return cluster_->sh("srun -Q -N4 -n4 --export=NONE " + options + " /bin/sh rank.sh | sort -u");
+  };
+  EXPECT_EQ(tasks("").out, "none\n");
+  EXPECT_EQ(tasks("--heddle=off").out, "none\n");
+  const auto by_map = tasks("--heddle='" + dir_.path() + "/a b.map'");
+  EXPECT_EQ(by_map.out, "none libheddle-audit.so guided\n") << by_map.err;
+  const auto resolved = tasks("--heddle");
+  EXPECT_EQ(resolved.out, by_map.out) << resolved.err;
+  const auto relative = tasks("--heddle=app.map");
+  EXPECT_EQ(relative.out, "");
+  EXPECT_THAT(relative.err, HasSubstr("--heddle: app.map: not an absolute path"));
+  // With fs-launch too the ranks enter once.
+  const auto both =
+      cluster_->sh(fs_launch_ + " --report --slow / srun -Q -N4 -n8 --heddle farm/app");
+  EXPECT_THAT(both.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
+}
+
+}  // namespace
+}  // namespace heddle::test

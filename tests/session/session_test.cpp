@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: MIT
+// fs-launch session and --hold on four nodes.
+#include "tests/support/cluster.hpp"
+#include "tests/support/prelude.hpp"
+
+namespace heddle::test {
+namespace {
+
+class Sessions : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
+    fs_launch_ = staged_program("fs-launch");
+    if (fs_launch_.empty()) HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");
+    cluster_.emplace(dir_.path());
+  }
+  /// What sessions leave on the nodes and on the login node.
+  std::string left() const {
+    std::string out;
+    for (int node = 1; node <= 4; ++node) {
+      const auto found = cluster_->on(node,
+                                      "ls -d /tmp/heddle-job-* 2>/dev/null; pgrep -a fs-launch; "
+                                      "pgrep -a heddle-hold; pgrep -af '^[/a-z]*sleep 98'");
+      if (!found.out.empty()) out += "n" + std::to_string(node) + ": " + found.out;
+    }
+    return out + cluster_->sh("pgrep -a heddle-session; ls cache/heddle/sessions 2>/dev/null").out;
+  }
+  void TearDown() override {
+    if (cluster_) {
+      EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
+    }
+    cluster_.reset();
+  }
+
+  RunResult session(const std::string& arguments) const {
+    return cluster_->sh(fs_launch_ + " session " + arguments);
+  }
+  std::string id_of(const RunResult& made) const {
+    EXPECT_EQ(made.status, 0) << made.err;
+    return made.out.substr(0, made.out.find('\n'));
+  }
+  /// A job of four nodes without a step.
+  std::string allocate() const {
+    const auto got = cluster_->sh("salloc -Q -N4 --no-shell && squeue -h -o %A | tail -1");
+    EXPECT_EQ(got.status, 0) << got.err;
+    return got.out.substr(0, got.out.find('\n'));
+  }
+  void free_all() const { (void)cluster_->sh("scancel -u root"); }
+  /// A running step of `ranks`, two a node: its J.S when all run.
+  std::string step_of(const std::string& program, const std::string& options = "-N4 -n8") const {
+    (void)cluster_->sh("srun -Q " + options + " " + program + " >step.out 2>&1 &");
+    std::string step;
+    EXPECT_TRUE(wait_until(20s, [&] {
+      const auto steps = lines_of(cluster_->sh("squeue -h -s -o %i | grep -F .0 | tail -1").out);
+      if (steps.empty()) return false;
+      step = steps.back();
+      return true;
+    }));
+    return step;
+  }
+
+  TestDir dir_;
+  std::string fs_launch_;
+  std::optional<Cluster> cluster_;
+};
+
+TEST_F(Sessions, files_are_staged_once_and_each_binary_gets_its_own_libraries) {
+  const auto say = [&](const std::string& word) {
+    const auto library = build_library({dir_ / word + "/libword.so.1",
+                                        "const char* word(void) { return \"" + word + "\"; }",
+                                        {"-Wl,-soname,libword.so.1"}});
+    build_program({dir_ / "say_" + word,
+                   "#include <stdio.h>\nconst char* word(void);\n"
+                   "int main(void) { puts(word()); return 0; }",
+                   {library, "-Wl,-rpath," + dir_ / word}});
+  };
+  say("one");
+  say("two");
+  build_program({dir_ / "static_tool",
+                 "#include <stdio.h>\nint main(void){puts(\"static\");}",
+                 {"-static", "-no-pie"}});
+  build_program({dir_ / "lost",
+                 "const char* word(void);\nint main(void) { return !word(); }",
+                 {dir_ / "one/libword.so.1"}});
+  write_text_file(dir_ / "script", "#!/bin/sh\necho script\n", 0755);
+  run_checked({"cp", dir_ / "say_one", dir_ / "foreign"});
+  run_checked({"sh", "-c",
+               "printf '\\267\\000' | dd of=" + dir_ / "foreign" +
+                   " bs=1 seek=18 conv=notrunc 2>/dev/null"});
+  run_checked(
+      {"sh", "-c",
+       "cd " + dir_.path() +
+           " && mkdir -p d/deep a b && echo 1 >d/.hidden.so && echo 2 >d/deep/x "
+           "&& ln -s deep/x d/link && ln -s nothing d/dangling && echo a >a/f && echo b >b/f"
+           " && head -c 4000000 /dev/urandom >large"});
+  const auto job = allocate();
+  const auto id = id_of(session("create --job " + job));
+
+  // What is refused names its reason, and leaves the session as it was.
+  auto wrong = session("add " + id + " --binary ./lost");
+  EXPECT_NE(wrong.status, 0);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("libword.so.1"), HasSubstr("lost")));
+  wrong = session("add " + id + " --binary ./foreign");
+  EXPECT_NE(wrong.status, 0);
+  EXPECT_THAT(wrong.err, HasSubstr("another processor"));
+  EXPECT_EQ(session("ship " + id).out, "0 bytes, 0 names\n");
+  ASSERT_EQ(session("add " + id + " --file a/f").status, 0);
+  wrong = session("add " + id + " --file b/f");
+  EXPECT_NE(wrong.status, 0);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("/a/f"), HasSubstr("/b/f")));
+
+  const auto added = session("add " + id +
+                             " --binary ./say_one --binary ./say_two --binary ./static_tool "
+                             "--binary ./script --directory d --file large");
+  ASSERT_EQ(added.status, 0) << added.err;
+  const auto shipped = session("ship " + id);
+  ASSERT_EQ(shipped.status, 0) << shipped.err;
+  EXPECT_GT(std::stol(shipped.out), 4'000'000);
+  // Their own directories are gone: what is loaded is on the node.
+  run_checked({"sh", "-c", "cd " + dir_.path() + " && mv one gone1 && mv two gone2"});
+  for (const std::string tool : {"say_one", "say_two", "static_tool", "script"}) {
+    const auto word = tool.substr(tool.find('_') + 1);
+    const auto said = tool == "static_tool" ? "static" : word;
+    const auto ran = session("daemon " + id + " --wait -- " + tool);
+    EXPECT_EQ(ran.status, 0) << ran.err;
+    std::string four;
+    for (int node = 0; node < 4; ++node) four += said + "\n";
+    EXPECT_EQ(ran.out, four) << tool << ran.err;
+  }
+  const auto tree = cluster_->on(2, "cd /tmp/heddle-job-0-" + job + "/session." + id +
+                                        "/lib/d && cat .hidden.so deep/x link && readlink "
+                                        "dangling link && ls -A | wc -l");
+  EXPECT_EQ(tree.out, "1\n2\n2\nnothing\ndeep/x\n4\n");
+  EXPECT_EQ(session("ship " + id).out, "0 bytes, 0 names\n");
+  // Another session of the job: the same content again, by the same inode.
+  const auto other = id_of(session("create --job " + job));
+  ASSERT_EQ(session("add " + other + " --file large").status, 0);
+  EXPECT_THAT(session("ship " + other).out, StartsWith("0 bytes, 1 names"));
+  EXPECT_EQ(
+      cluster_->on(3, "stat -c %h /tmp/heddle-job-0-" + job + "/session." + other + "/files/large")
+          .out,
+      "3\n");
+  EXPECT_EQ(session("destroy " + id).status, 0);
+  EXPECT_EQ(session("daemon " + other + " --wait -- sh -c 'cmp $HEDDLE_SESSION_DIR/files/large " +
+                    dir_ / "large" + "'")
+                .status,
+            0);
+  EXPECT_EQ(session("destroy " + other).status, 0);
+  EXPECT_EQ(left(), "");
+  EXPECT_NE(session("destroy " + other).status, 0);
+  free_all();
+}
+
+TEST_F(Sessions, hostile_directory_is_refused_without_reading_outside) {
+  run_checked({"sh", "-c",
+               "cd " + dir_.path() +
+                   " && echo secret >secret && mkdir fifo out up abs && mkfifo fifo/f && "
+                   "ln -s ../secret up/x && ln -s " +
+                   dir_ / "secret" +
+                   " abs/x && "
+                   "mkdir up/in && ln -s /etc out/etc && touch " +
+                   dir_ / "ok"});
+  const auto job = allocate();
+  const auto id = id_of(session("create --job " + job));
+  for (const std::string name :
+       {"fifo", "up", "abs", "out", "fifo/f", "missing", "up/in/../x/.."}) {
+    const auto added = session("add " + id + " --directory " + name);
+    EXPECT_EQ(added.status, 3) << name;
+    EXPECT_EQ(lines_of(added.err).size() - (added.err.find("hint:") != std::string::npos), 1U)
+        << added.err;
+    EXPECT_NE(session("add " + id + " --file " + name).status, 0) << name;
+  }
+  EXPECT_EQ(session("ship " + id).out, "0 bytes, 0 names\n");
+  EXPECT_EQ(session("add '../" + id + "' --file ok").status, 3);
+  // A file that changes after it was named: no node keeps any of it.
+  ASSERT_EQ(session("add " + id + " --file secret --file ok").status, 0);
+  write_text_file(dir_ / "secret", "public\n");
+  const auto changed = session("ship " + id);
+  EXPECT_EQ(changed.status, 3);
+  EXPECT_THAT(changed.err, HasSubstr("has changed"));
+  EXPECT_EQ(cluster_
+                ->sh("srun -Q --jobid " + job +
+                     " --overlap -N4 sh -c 'find "
+                     "/tmp/heddle-job-0-" +
+                     job + " -type f -size +0 | grep -v locks'")
+                .out,
+            "");
+  EXPECT_EQ(session("destroy " + id).status, 0);
+  free_all();
+}
+
+TEST_F(Sessions, daemons_are_exact_and_end_with_their_children) {
+  const auto job = allocate();
+  const auto one = id_of(session("create --job " + job));
+  const auto two = id_of(session("create --job " + job));
+  const auto ran = session("daemon " + one +
+                           " --env 'K=v w=x' --cwd /dev/shm --wait -- sh -c 'printf \"%s|\" "
+                           "\"$PWD\" \"$K\" \"$#\" \"$@\"; touch $TMPDIR/x; echo' sh a 'b c' ''");
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  std::string four;
+  for (int node = 0; node < 4; ++node) four += "/dev/shm|v w=x|3|a|b c||\n";
+  EXPECT_EQ(ran.out, four) << ran.err;
+  EXPECT_EQ(session("daemon " + one + " --wait -- sh -c 'exit 7'").status, 7);
+  const auto missing = session("daemon " + one + " -- no-such-tool");
+  EXPECT_EQ(missing.status, 3);
+  EXPECT_THAT(missing.err, AllOf(HasSubstr("n1,n2,n3,n4"), HasSubstr("no-such-tool")));
+  EXPECT_EQ(session("daemon " + one + " --log log -- sh -c 'hostname; exec sleep 981'").status, 0);
+  EXPECT_TRUE(wait_until(5s, [&] { return cluster_->sh("cat log.*").out == "n1\nn2\nn3\nn4\n"; }));
+  // Ignores SIGTERM, and so does its child, in a session of its own.
+  EXPECT_EQ(session("daemon " + two +
+                    " -- sh -c 'trap \"\" TERM; setsid sleep 982 & touch $TMPDIR/on; wait'")
+                .status,
+            0);
+  EXPECT_EQ(session("destroy " + one).status, 0);
+  EXPECT_THAT(left(), AllOf(Not(HasSubstr("sleep 981")), HasSubstr("sleep 982")));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(session("destroy " + two).status, 0);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 9s);
+  EXPECT_EQ(left(), "");
+  free_all();
+}
+
+TEST_F(Sessions, ranks_are_slurms_and_get_each_signal_once) {
+  build_program({dir_ / "app",
+                 "#include <signal.h>\n#include <stdio.h>\n#include <unistd.h>\n"
+                 "static volatile int got;\nstatic void count(int s) { got += s != 0; }\n"
+                 "int main(void) { int child; signal(SIGUSR1, count);\n"
+                 "if ((child = fork()) == 0) for (;;) pause();\n"
+                 "for (int i = 0; i < 600 && !got; ++i) usleep(100000);\n"
+                 "usleep(300000); printf(\"got %d\\n\", got); kill(child, SIGKILL); return 0; }"});
+  const auto step = step_of("./app", "-N2 -n4 -w n2,n3");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto wrong = session("attach 99.7");
+  EXPECT_EQ(wrong.status, 3);
+  EXPECT_THAT(wrong.err, HasSubstr("99.7"));
+  EXPECT_EQ(session("attach " + step + "7").status, 3);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+  const auto id = id_of(session("attach " + step));
+  const auto ranks = session("ranks " + id);
+  EXPECT_EQ(lines_of(ranks.out).size(), 4U) << ranks.err;
+  std::string pids;
+  for (const int node : {2, 3})
+    pids += cluster_
+                ->on(node, "scontrol listpids " + step + " n" + std::to_string(node) +
+                               " | awk '$4 ~ /^[0-9]+$/ { print $5, $1, \"n" +
+                               std::to_string(node) + "\" }'")
+                .out;
+  std::string ours;
+  for (const auto& line : lines_of(ranks.out)) {
+    std::istringstream words(line);
+    std::string rank, pid, node, job, program;
+    words >> rank >> pid >> node >> job >> program;
+    EXPECT_EQ(job, step);
+    EXPECT_EQ(program, dir_ / "app");
+    ours += rank + " " + pid + " " + node + "\n";
+  }
+  EXPECT_EQ(ours, pids);
+  const auto nodes = session("daemon " + id + " --wait -- hostname");
+  EXPECT_EQ(nodes.out, "n2\nn3\n") << nodes.err;
+  EXPECT_EQ(session("signal " + id + " 0").out, "4 ranks\n");
+  EXPECT_EQ(session("signal " + id + " USR1").out, "4 ranks\n");
+  EXPECT_TRUE(wait_until(10s, [&] {
+    return cluster_->sh("cat step.out").out == "got 1\ngot 1\ngot 1\ngot 1\n";
+  })) << cluster_->sh("cat step.out").out;
+  // The step has ended, and the session on its nodes goes with the job.
+  EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
+}
+
+TEST_F(Sessions, ranks_of_mpirun_and_hydra_are_found_by_remote_shells) {
+  const auto rsh = " --rsh " + cluster_->rsh();
+  for (const std::string& launcher :
+       Strings{"mpirun.openmpi --mca plm_rsh_agent " + cluster_->rsh() + " -host n1:2,n3:2",
+               "mpiexec.hydra -launcher ssh -launcher-exec " + cluster_->rsh() +
+                   " -hosts n1:2,n3:2 -n 4"}) {
+    if (run({"sh", "-c", "command -v " + launcher.substr(0, launcher.find(' '))}).status != 0)
+      continue;
+    // One start in ten hangs in this cluster, also without heddle.
+    const auto runs = [&](int node) {
+      return cluster_->on(node, "pgrep -cfx 'sleep 983'").out == "2\n";
+    };
+    for (int attempt = 0; attempt < 4 && !(runs(1) && runs(3)); ++attempt) {
+      (void)cluster_->sh("kill $(cat launcher); " + launcher +
+                         " sleep 983 >/dev/null 2>&1 & echo $! >launcher");
+      (void)wait_until(5s, [&] { return runs(1) && runs(3); });
+    }
+    std::string id;
+    std::string ranks;
+    id = id_of(session("create --nodes n1,n3" + rsh));
+    EXPECT_TRUE(wait_until(10s,
+                           [&] {
+                             ranks = session("ranks " + id).out;
+                             return lines_of(ranks).size() == 4;
+                           }))
+        << launcher << ranks;
+    const auto lines = lines_of(ranks);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_THAT(lines[i], StartsWith(std::to_string(i) + " "));
+      EXPECT_THAT(lines[i], HasSubstr(i < 2 ? " n1 " : " n3 "));
+    }
+    write_text_file(dir_ / "file", "content\n");
+    EXPECT_EQ(session("add " + id + " --file file").status, 0);
+    EXPECT_THAT(session("ship " + id).out, StartsWith("8 bytes"));
+    EXPECT_EQ(session("daemon " + id + " --wait -- sh -c 'cat $HEDDLE_SESSION_DIR/files/file'").out,
+              "content\ncontent\n");
+    EXPECT_EQ(session("signal " + id + " CONT").out, "4 ranks\n");
+    EXPECT_EQ(session("destroy " + id).status, 0);
+    (void)cluster_->sh("kill $(cat launcher)");
+    EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
+  }
+}
+
+TEST_F(Sessions, session_cleans_up_whichever_part_is_killed) {
+  const auto job = allocate();
+  write_text_file(dir_ / "file", std::string(1'000'000, 'x'));
+  const Strings kills = {"kill -9 $(pgrep -o heddle-session)",
+                         "kill -9 $(pgrep -x srun)",
+                         "kill -9 $(pgrep -f 'session agent' -P $(pgrep -x -d, slurmstepd))",
+                         "kill -9 $(pgrep -f 'fs-launch session agent' | tail -1)",
+                         "pkill -9 -x slurmstepd",
+                         "kill -9 $(pgrep -f 'fs-launch session agent')",
+                         "kill -9 $(pgrep -f 'sleep 984' | head -1)"};
+  for (const auto& kill : kills) {
+    const auto id = id_of(session("create --job " + job));
+    ASSERT_EQ(session("add " + id + " --file file").status, 0);
+    ASSERT_EQ(session("ship " + id).status, 0);
+    ASSERT_EQ(session("daemon " + id + " -- sh -c 'setsid sleep 984 & wait'").status, 0);
+    (void)cluster_->sh(kill);
+    const auto end = session("destroy " + id);
+    EXPECT_EQ(lines_of(end.err).size() > 3, false) << end.err;
+    // What a killed guard leaves, the next session sweeps.
+    (void)wait_until(3s, [&] { return left().empty(); });
+    const auto next = session("create --job " + job);
+    ASSERT_EQ(next.status, 0) << kill << next.err;
+    EXPECT_EQ(session("destroy " + id_of(next)).status, 0);
+    EXPECT_TRUE(wait_until(35s, [&] { return left().empty(); })) << kill << "\n" << left();
+  }
+  // The job ends.
+  const auto id = id_of(session("create --job " + job));
+  ASSERT_EQ(session("daemon " + id + " -- sleep 985").status, 0);
+  free_all();
+  EXPECT_TRUE(wait_until(30s, [&] { return left().empty(); })) << left();
+}
+
+TEST_F(Sessions, bad_node_is_named_and_the_others_are_cleaned) {
+  const auto job = allocate();
+  ASSERT_EQ(
+      cluster_->on(2, "mkdir -p /dev/shm/s && mount -t tmpfs -o noexec none /dev/shm/s").status, 0);
+  for (const int node : {1, 3, 4}) ASSERT_EQ(cluster_->on(node, "mkdir -p /dev/shm/s").status, 0);
+  const auto noexec = session("create --job " + job + " --to /dev/shm/s");
+  EXPECT_EQ(noexec.status, 3);
+  EXPECT_THAT(noexec.err, AllOf(HasSubstr("n2"), HasSubstr("noexec")));
+  ASSERT_EQ(cluster_->on(2, "mount -o remount,ro,exec /dev/shm/s").status, 0);
+  const auto read_only = session("create --job " + job + " --to /dev/shm/s");
+  EXPECT_EQ(read_only.status, 3);
+  EXPECT_THAT(read_only.err, AllOf(HasSubstr("n2"), HasSubstr("Read-only")));
+  ASSERT_EQ(cluster_->on(2, "mount -o remount,rw,size=3m /dev/shm/s").status, 0);
+  const auto id = id_of(session("create --job " + job + " --to /dev/shm/s"));
+  run_checked({"sh", "-c", "head -c 2000000 /dev/urandom >" + dir_ / "large"});
+  ASSERT_EQ(session("add " + id + " --file large").status, 0);
+  const auto full = session("ship " + id);
+  EXPECT_EQ(full.status, 3);
+  EXPECT_THAT(full.err, AllOf(HasSubstr("n2"), HasSubstr("no room")));
+  EXPECT_EQ(cluster_->on(3, "find /dev/shm/s -size +100k").out, "");
+  EXPECT_EQ(session("destroy " + id).status, 0);
+  for (int node = 1; node <= 4; ++node)
+    EXPECT_EQ(cluster_->on(node, "ls -A /dev/shm/s").out, "") << node;
+  // A node whose slurmd does not answer.
+  ASSERT_EQ(cluster_->on(4, "pkill -STOP -x slurmd").status, 0);
+  const auto down = session("create --timeout 8 --job " + job);
+  EXPECT_EQ(down.status, 3);
+  EXPECT_THAT(down.err, HasSubstr("n4"));
+  (void)cluster_->on(4, "pkill -CONT -x slurmd");
+  EXPECT_TRUE(wait_until(30s, [&] { return left().empty(); })) << left();
+  free_all();
+}
+
+TEST_F(Sessions, held_ranks_wait_until_they_are_released) {
+  build_program({dir_ / "app", "#include <stdio.h>\nint main(void){puts(\"ran\");return 3;}"});
+  const auto release = fs_launch_ + " release ";
+  for (const std::string mode : {"agent", "exec"}) {
+    (void)cluster_->sh("(" + fs_launch_ + " --hold " + mode +
+                       " --hold-id h srun -Q -N4 -n8 ./app "
+                       ">out 2>err; echo $? >status) >/dev/null 2>&1 &");
+    EXPECT_TRUE(wait_until(30s, [&] { return cluster_->sh(release + "--list h").status == 0; }))
+        << cluster_->sh("cat err").out;
+    const auto held = lines_of(cluster_->sh(release + "--list h").out);
+    EXPECT_EQ(held.size(), 8U);
+    for (const auto& line : held) {
+      std::istringstream words(line);
+      std::string rank, pid, node;
+      words >> rank >> pid >> node;
+      const auto look =
+          cluster_->on(std::stoi(node.substr(1)), "grep -E '^(State|TracerPid)' /proc/" + pid +
+                                                      "/status; "
+                                                      "grep -o '/[^ ]*$' /proc/" +
+                                                      pid + "/maps | sort -u");
+      if (mode == "exec") {
+        EXPECT_THAT(look.out, HasSubstr("T (stopped)"));
+        EXPECT_THAT(look.out, HasSubstr("TracerPid:\t0\n"));
+        EXPECT_THAT(look.out, HasSubstr(dir_ / "app"));
+        EXPECT_THAT(look.out, Not(HasSubstr("libc.so")));
+      } else {
+        EXPECT_THAT(look.out, Not(HasSubstr(dir_ / "app")));
+      }
+    }
+    EXPECT_EQ(cluster_->sh("cat out").out, "");
+    const auto id = id_of(session("attach $(squeue -h -s -o %i | grep -F .0)"));
+    EXPECT_EQ(lines_of(session("ranks " + id).out).size(), 8U);
+    EXPECT_EQ(session("destroy " + id).status, 0);
+    EXPECT_EQ(cluster_->sh(release + "h").status, 0);
+    const auto again = cluster_->sh(release + "h");
+    EXPECT_EQ(again.status == 1 ? 1 : 3, again.status);
+    EXPECT_NE(again.status, 0);
+    EXPECT_TRUE(wait_until(20s, [&] { return cluster_->sh("cat status").out == "3\n"; }));
+    EXPECT_EQ(lines_of(cluster_->sh("cat out").out).size(), 8U) << cluster_->sh("cat err").out;
+    EXPECT_EQ(cluster_->sh("rm status; ls cache/heddle/hold").out, "");
+  }
+}
+
+TEST_F(Sessions, second_release_fails_and_the_end_of_the_tool_releases_or_kills) {
+  const auto start = [&](const std::string& options) {
+    (void)cluster_->sh("sleep 986 & echo $! >tool; rm -f out; (" + fs_launch_ +
+                       " --hold exec --hold-id h --tool $(cat tool) " + options +
+                       " srun -Q -N4 -n4 sh -c 'echo ran; sleep 1' >out 2>err) >/dev/null 2>&1 & "
+                       "echo $! >pid");
+    EXPECT_TRUE(wait_until(30s, [&] {
+      return cluster_->sh(fs_launch_ + " release --list h").status == 0;
+    })) << cluster_->sh("cat err").out;
+  };
+  const auto ran = [&] { return lines_of(cluster_->sh("cat out").out).size(); };
+  start("");
+  EXPECT_EQ(cluster_->sh(fs_launch_ + " release h").status, 0);
+  const auto twice = cluster_->sh(fs_launch_ + " release h");
+  EXPECT_EQ(twice.status, 1);
+  EXPECT_THAT(twice.err, HasSubstr("released already"));
+  EXPECT_TRUE(wait_until(10s, [&] { return ran() == 4; }));
+  EXPECT_TRUE(wait_until(10s, [&] { return cluster_->sh("squeue -h").out.empty(); }));
+  (void)cluster_->sh("kill $(cat tool)");
+
+  start("");
+  (void)cluster_->sh("kill -9 $(cat tool)");
+  EXPECT_TRUE(wait_until(10s, [&] { return ran() == 4; }));
+  EXPECT_TRUE(wait_until(10s, [&] { return cluster_->sh("squeue -h").out.empty(); }));
+
+  start("--on-tool-exit kill");
+  (void)cluster_->sh("kill -9 $(cat tool)");
+  EXPECT_TRUE(wait_until(20s, [&] { return cluster_->sh("squeue -h").out.empty(); }));
+  EXPECT_EQ(ran(), 0U);
+}
+
+TEST_F(Sessions, examples_are_compiled_and_do_what_the_manual_says) {
+  const auto stage = fs::path(fs_launch_).parent_path().parent_path().string();
+  const auto source = std::string(std::getenv("HEDDLE_SOURCE")) + "/docs/tools/";
+  for (const std::string name : {"1_hold", "2_stage", "3_daemon", "4_signal", "5_stacks"})
+    run_checked({"sh", "-c",
+                 "cc -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -o " + dir_ / name +
+                     " " + source + name + ".c $(PKG_CONFIG_PATH=" + stage +
+                     "/lib/pkgconfig pkg-config --cflags --libs heddle-launch) -Wl,-rpath," +
+                     stage + "/lib"});
+  build_program({dir_ / "app",
+                 "#include <unistd.h>\n#include <stdlib.h>\n"
+                 "__attribute__((noinline)) void compute(void) { sleep(988); _exit(1); }\n"
+                 "__attribute__((noinline)) void wait_for_others(void) { sleep(988); _exit(1); }\n"
+                 "int main(void) { atoi(getenv(\"SLURM_PROCID\")) == 3 ? compute() : "
+                 "wait_for_others(); return 0; }",
+                 {"-g", "-O0"}});
+  const auto hold = cluster_->sh("./1_hold srun -Q -N4 -n8 hostname");
+  EXPECT_EQ(hold.status, 0) << hold.err;
+  auto lines = lines_of(hold.out);
+  ASSERT_EQ(lines.size(), 16U) << hold.out;
+  for (int rank = 0; rank < 8; ++rank)
+    EXPECT_EQ(lines[rank],
+              "rank " + std::to_string(rank) + " is on n" + std::to_string(1 + rank / 2));
+  build_program({dir_ / "hello", "#include <stdio.h>\nint main(void){puts(\"hello\");return 0;}"});
+  const auto staged = cluster_->sh("salloc -Q -N4 ./2_stage ./hello");
+  EXPECT_EQ(staged.out, "some bytes sent\nhello\nhello\nhello\nhello\n") << staged.err;
+  const auto step = step_of("./app");
+  EXPECT_TRUE(wait_until(10s, [&] { return cluster_->on(4, "pgrep -cx app").out == "2\n"; }));
+  const auto daemon = cluster_->sh("./3_daemon " + step);
+  EXPECT_EQ(daemon.out, "n1: 2 ranks: 0 1\nn2: 2 ranks: 2 3\nn3: 2 ranks: 4 5\nn4: 2 ranks: 6 7\n")
+      << daemon.err;
+  const auto alive = cluster_->sh("./4_signal " + step + " 18");
+  EXPECT_EQ(alive.out, "8 ranks were alive, 8 got signal 18\n") << alive.err;
+  if (run({"sh", "-c", "command -v gdb"}).status == 0) {
+    const auto stacks = cluster_->sh("./5_stacks " + step);
+    EXPECT_THAT(stacks.out, StartsWith("8 ranks: main\n")) << stacks.err;
+    EXPECT_THAT(stacks.out, HasSubstr("7 ranks: main > wait_for_others"));
+    EXPECT_THAT(stacks.out, HasSubstr("1 ranks: main > compute"));
+  }
+  const auto none = cluster_->sh("./4_signal 99.9 18");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, HasSubstr("is no running step"));
+  free_all();
+}
+
+TEST(LaunchLibrary, exports_exactly_its_header) {
+  const auto fs_launch = staged_program("fs-launch");
+  if (fs_launch.empty()) HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");
+  const auto lib =
+      fs::path(fs_launch).parent_path().parent_path().string() + "/lib/libheddle-launch.so";
+  const auto exported = run_checked(
+      {"sh", "-c",
+       "nm -D --defined-only " + lib + " | awk '$2 == \"T\" {print $3}' | cut -d@ -f1 | sort"});
+  const auto declared =
+      run_checked({"sh", "-c",
+                   "grep -oE '\\bheddle_[a-z_]+\\(' " + std::string(std::getenv("HEDDLE_SOURCE")) +
+                       "/launch/api/heddle_launch.h | tr -d '(' | grep -v '^heddle_error$' | "
+                       "{ cat; echo heddle_error; } | sort -u"});
+  Strings wanted;
+  for (const auto& name : lines_of(declared.out)) wanted.push_back(name);
+  EXPECT_EQ(lines_of(exported.out), wanted);
+  const auto needed = run_checked({"sh", "-c", "readelf -d " + lib + " | grep NEEDED"}).out;
+  EXPECT_THAT(needed, Not(HasSubstr("fmt")));
+}
+
+}  // namespace
+}  // namespace heddle::test
