@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: MIT
+#include "jobs/collate.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+
+#include "base/fd.hpp"
+#include "base/try.hpp"
+#include "jobs/collector/record_format.hpp"
+
+namespace heddle::jobs {
+namespace {
+
+enum Key : unsigned {
+  k_tid,
+  k_numranks,
+  k_mpirank,
+  k_usertime,
+  k_systemtime,
+  k_rssmax,
+  k_minflt,
+  k_majflt,
+  k_inblock,
+  k_outblock,
+  k_vol,
+  k_invol,
+  k_cminflt,
+  k_cmajflt,
+  k_cutime,
+  k_cstime,
+  k_num_threads,
+  k_starttime,
+  k_processor,
+  k_blkio,
+  k_guest,
+  k_io,
+  k_oncpu = k_io + 7,
+  k_waiting,
+  k_slices,
+  k_rdtsc,
+  k_perf
+};
+static_assert(k_perf == kKeys.size());
+
+/// What a process did between two execs.
+struct Image {
+  std::int32_t pid = 0;
+  std::int64_t start = 0;
+  std::optional<StartBody> begun;
+  std::uint8_t flags = 0;
+  std::string path, tags, container;
+  std::vector<std::string> args;
+  std::optional<EndBody> end;
+  bool by_exec = false;
+  std::vector<TaskUsage> tasks;
+  std::vector<Library> libraries;
+  std::optional<ReapedBody> reaped;
+};
+
+Number known(std::int64_t value) { return value < 0 ? Number() : Number(value); }
+Number less(Number a, Number b) {
+  if (!a) return a;
+  return std::max<std::int64_t>(0, *a - b.value_or(0));
+}
+
+/// The counters of rusage in `out`.
+void put(Metrics& out, const Usage& usage) {
+  out[k_usertime] = known(usage.utime);
+  out[k_systemtime] = known(usage.stime);
+  out[k_rssmax] = known(usage.maxrss);
+  out[k_minflt] = known(usage.minflt);
+  out[k_majflt] = known(usage.majflt);
+  out[k_inblock] = known(usage.inblock);
+  out[k_outblock] = known(usage.oublock);
+  out[k_vol] = known(usage.nvcsw);
+  out[k_invol] = known(usage.nivcsw);
+}
+
+Metrics totals(const ProcessUsage& usage) {
+  Metrics out;
+  put(out, usage.self);
+  out[k_cminflt] = known(usage.children.minflt);
+  out[k_cmajflt] = known(usage.children.majflt);
+  out[k_cutime] = known(usage.children.utime);
+  out[k_cstime] = known(usage.children.stime);
+  out[k_blkio] = known(usage.task.blkio);
+  out[k_guest] = known(usage.task.guest);
+  for (unsigned i = 0; i < 7; ++i) out[k_io + i] = known(usage.task.io[i]);
+  out[k_oncpu] = known(usage.cpu_ns);
+  out[k_waiting] = known(usage.task.sched[1]);
+  out[k_slices] = known(usage.task.sched[2]);
+  for (unsigned i = 0; i < kPerfEvents; ++i) out[k_perf + i] = known(usage.perf[i]);
+  return out;
+}
+
+/// Of one thread. Ticks are split in proportion: stat(5) has hundredths of a second only, schedstat
+/// nanoseconds.
+Metrics of_task(const TaskUsage& task) {
+  Metrics out;
+  out[k_tid] = task.tid;
+  const auto ticks = task.utime + task.stime;
+  if (task.sched[0] >= 0 && task.utime >= 0) {
+    const auto us = task.sched[0] / 1000;
+    out[k_usertime] = ticks > 0 ? us / ticks * task.utime + us % ticks * task.utime / ticks : us;
+    out[k_systemtime] = us - *out[k_usertime];
+  }
+  out[k_minflt] = known(task.minflt);
+  out[k_majflt] = known(task.majflt);
+  out[k_starttime] = known(task.starttime);
+  out[k_processor] = known(task.processor);
+  out[k_blkio] = known(task.blkio);
+  out[k_guest] = known(task.guest);
+  for (unsigned i = 0; i < 7; ++i) out[k_io + i] = known(task.io[i]);
+  if (task.io[4] >= 0) out[k_inblock] = task.io[4] / 512;
+  if (task.io[5] >= 0) out[k_outblock] = task.io[5] / 512;
+  out[k_oncpu] = known(task.sched[0]);
+  out[k_waiting] = known(task.sched[1]);
+  out[k_slices] = known(task.sched[2]);
+  return out;
+}
+
+/// The counters that threads have too: a sum over the threads is the process's.
+bool is_threads(unsigned key) {
+  return (key >= k_usertime && key <= k_invol && key != k_rssmax) || key == k_blkio ||
+         key == k_guest || (key >= k_io && key <= k_oncpu);
+}
+
+std::vector<Metrics> threads_of(const Image& image, const Metrics* base) {
+  const auto& end = *image.end;
+  Metrics process = totals(end.usage);
+  if (base)
+    for (unsigned key = k_usertime; key < process.size(); ++key)
+      if (key != k_rssmax) process[key] = less(process[key], (*base)[key]);
+  process[k_tid] = image.pid;
+  process[k_num_threads] = known(end.usage.task.num_threads);
+  process[k_starttime] = known(end.usage.task.starttime);
+  process[k_processor] = known(end.usage.task.processor);
+  if (image.begun) {
+    process[k_numranks] = known(image.begun->ranks);
+    process[k_mpirank] = known(image.begun->rank);
+    process[k_rdtsc] = less(end.usage.cycles, image.begun->cycles);
+  }
+  std::vector<Metrics> out{process};
+  const TaskUsage* main = nullptr;
+  for (const auto& task : image.tasks) {
+    if (task.tid == image.pid)
+      main = &task;
+    else
+      out.push_back(of_task(task));
+  }
+  const bool some_ended =
+      end.threads > static_cast<std::int32_t>(std::max<std::size_t>(image.tasks.size(), 1));
+  if (some_ended) {
+    TaskUsage own = main ? *main : end.usage.task;
+    own.tid = image.pid;
+    auto first = of_task(own);
+    if (!main)  // io is the process's there
+      for (unsigned i = 0; i < 7; ++i) first[k_io + i].reset();
+    Metrics rest;
+    rest[k_tid] = 0;
+    out.push_back(rest);
+    for (unsigned key = k_usertime; key < first.size(); ++key) {
+      if (!is_threads(key)) continue;
+      if (base) first[key] = less(first[key], (*base)[key]);
+      out[0][key] = first[key];
+    }
+  }
+  // What is left of the process's counters is the ended threads', or else the main thread's.
+  auto& left = some_ended ? out.back() : out[0];
+  for (unsigned key = k_usertime; key < process.size(); ++key) {
+    if (!is_threads(key)) continue;
+    Number sum = 0;
+    for (const auto& thread : out)
+      if (&thread != &left) *sum += thread[key].value_or(0);
+    left[key] = less(process[key], sum);
+  }
+  return out;
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string bytes) : bytes_(std::move(bytes)) {}
+
+  Collated run() {
+    read_records();
+    match_reaped();
+    std::vector<const Image*> order;
+    for (const auto& image : images_)
+      if (image.begun || image.reaped) order.push_back(&image);
+    std::ranges::stable_sort(order, {}, &Image::start);
+    for (const auto* image : order) add_row(*image);
+    return std::move(out_);
+  }
+
+ private:
+  template <class T>
+  static std::optional<T> take(std::string_view& rest) {
+    if (rest.size() < sizeof(T)) return std::nullopt;
+    T out{};  // the file's records are not aligned
+    std::memcpy(&out, rest.data(), sizeof(T));
+    rest.remove_prefix(sizeof(T));
+    return out;
+  }
+
+  Image& image(const RecordHeader& header) {
+    const auto [at, is_new] = index_.try_emplace({header.pid, header.start}, images_.size());
+    if (is_new) {
+      images_.emplace_back();
+      images_.back().pid = header.pid;
+      images_.back().start = header.start;
+    }
+    return images_[at->second];
+  }
+
+  void read_records() {
+    std::string_view rest(bytes_);
+    bool lost = false;
+    while (!rest.empty()) {
+      RecordHeader header{};
+      if (rest.size() >= sizeof header) std::memcpy(&header, rest.data(), sizeof header);
+      const bool good = header.magic == kRecordMagic && header.size >= sizeof header &&
+                        header.size <= kMostRecord && header.size <= rest.size() &&
+                        add(header, rest.substr(sizeof header, header.size - sizeof header));
+      if (good) ++out_.records;
+      if (!good && !lost) ++out_.damaged;
+      lost = !good;
+      rest.remove_prefix(good ? header.size : 1);
+    }
+  }
+
+  bool add(const RecordHeader& header, std::string_view rest) {
+    const auto next_text = [&rest] {
+      const auto size = std::min(rest.find('\0'), rest.size());
+      std::string text(rest.substr(0, size));
+      rest.remove_prefix(std::min(size + 1, rest.size()));
+      return text;
+    };
+    const auto add_tasks = [&](Image& to) {
+      while (const auto task = take<TaskUsage>(rest)) to.tasks.push_back(*task);
+    };
+    switch (header.type) {
+      case RecordType::start: {
+        const auto body = take<StartBody>(rest);
+        if (!body) return false;
+        auto& to = image(header);
+        to.begun = *body;
+        to.flags = header.flags;
+        to.path = next_text();
+        to.tags = next_text();
+        to.container = next_text();
+        while (!rest.empty()) to.args.push_back(next_text());
+        return true;
+      }
+      case RecordType::end:
+      case RecordType::exec: {
+        const auto body = take<EndBody>(rest);
+        if (!body) return false;
+        auto& to = image(header);
+        if (header.type == RecordType::exec && to.end) return true;  // a reused pid
+        to.end = *body;
+        to.by_exec = header.type == RecordType::exec;
+        add_tasks(to);
+        return true;
+      }
+      case RecordType::threads:
+        add_tasks(image(header));
+        return true;
+      case RecordType::libraries: {
+        auto& to = image(header);
+        while (!rest.empty()) {
+          Library library;
+          if (header.flags & kLookups) {
+            library.name = next_text();
+            library.path = next_text();
+            library.failed = std::strtoll(next_text().c_str(), nullptr, 10);
+          } else {
+            library.path = next_text();
+            library.name = library.path.substr(library.path.rfind('/') + 1);
+          }
+          to.libraries.push_back(std::move(library));
+        }
+        return true;
+      }
+      case RecordType::reaped: {
+        const auto body = take<ReapedBody>(rest);
+        if (body) reaped_.emplace_back(header.pid, *body);
+        return body.has_value();
+      }
+    }
+    return false;
+  }
+
+  /// Each reaped process is the last program of its pid that started before, or one that nobody saw
+  /// start.
+  void match_reaped() {
+    std::unordered_map<std::int32_t, std::vector<std::size_t>> of_pid;
+    for (std::size_t i = 0; i < images_.size(); ++i)
+      if (images_[i].begun) of_pid[images_[i].pid].push_back(i);
+    for (auto& [pid, list] : of_pid)
+      std::ranges::sort(list, {}, [&](std::size_t i) { return images_[i].start; });
+    for (const auto& [pid, body] : reaped_) {
+      Image* found = nullptr;
+      const auto list = of_pid.find(pid);
+      if (list != of_pid.end())
+        for (const auto i : list->second)
+          if (images_[i].start <= body.time) found = &images_[i];
+      // Two parents cannot wait for one process: its pid was used again.
+      if (found && !found->reaped) {
+        found->reaped = body;
+        continue;
+      }
+      Image unseen;
+      unseen.pid = pid;
+      unseen.reaped = body;
+      unseen.start = body.time - body.usage.utime - body.usage.stime;
+      images_.push_back(std::move(unseen));
+    }
+  }
+
+  const Image* previous(const Image& image) const {
+    if (!image.begun || image.begun->previous <= 0) return nullptr;
+    const auto at = index_.find({image.pid, image.begun->previous});
+    if (at == index_.end()) return nullptr;
+    const auto& before = images_[at->second];
+    return before.by_exec && before.start < image.start ? &before : nullptr;
+  }
+
+  /// wait4(2) counts what the child waited for too.
+  Usage without_children(const Image& image) const {
+    Usage own = image.reaped->usage;
+    const auto take_away = [&](const Usage& child) {
+      own.utime = std::max<std::int64_t>(0, own.utime - child.utime);
+      own.stime = std::max<std::int64_t>(0, own.stime - child.stime);
+      own.minflt = std::max<std::int64_t>(0, own.minflt - child.minflt);
+      own.majflt = std::max<std::int64_t>(0, own.majflt - child.majflt);
+      own.inblock = std::max<std::int64_t>(0, own.inblock - child.inblock);
+      own.oublock = std::max<std::int64_t>(0, own.oublock - child.oublock);
+      own.nvcsw = std::max<std::int64_t>(0, own.nvcsw - child.nvcsw);
+      own.nivcsw = std::max<std::int64_t>(0, own.nivcsw - child.nivcsw);
+    };
+    for (const auto& [pid, body] : reaped_)
+      if (body.parent == image.pid && body.parent_start == image.start) take_away(body.usage);
+    if (!image.begun)
+      for (const auto& child : images_)
+        if (child.begun && child.begun->ppid == image.pid && child.end && !child.by_exec &&
+            child.end->usage.time <= image.reaped->time) {
+          take_away(child.end->usage.self);
+          take_away(child.end->usage.children);
+        }
+    if (const auto* before = previous(image)) {
+      take_away(before->end->usage.self);
+      take_away(before->end->usage.children);
+    }
+    return own;
+  }
+
+  void add_row(const Image& image) {
+    ProcessRow row;
+    row.pid = image.pid;
+    row.start = image.start;
+    row.path = image.path;
+    row.tags = image.tags;
+    row.container = image.container;
+    row.args = image.args;
+    if (image.begun) {
+      row.ppid = image.begun->ppid;
+      row.pgid = image.begun->pgid;
+      row.sid = image.begun->sid;
+      row.failed_lookups = known(image.begun->failed_lookups);
+    } else {
+      row.ppid = image.reaped->parent;
+    }
+    for (const auto* before = previous(image); before && row.generation < 10'000;
+         before = previous(*before))
+      ++row.generation;
+    if (image.flags & kArgsCut) row.marks.emplace_back("args");
+    const auto* before = previous(image);
+    if (image.end) {
+      const auto& end = *image.end;
+      const auto base = before ? totals(before->end->usage) : Metrics();
+      row.threads = threads_of(image, before ? &base : nullptr);
+      row.finish = end.usage.time;
+      row.pgid = end.pgid;
+      row.sid = end.sid;
+      // 1, or a subreaper, is the parent of an orphan.
+      if (!image.begun) row.ppid = end.ppid;
+      row.numtids = std::max<std::int64_t>(std::max(end.threads, 1),
+                                           static_cast<std::int64_t>(image.tasks.size()));
+      row.ended_by = image.by_exec ? "exec" : "self";
+      if (end.failed_lookups >= 0) row.failed_lookups = end.failed_lookups;
+      if (!image.by_exec && end.status >= 0) row.exitcode = end.status;
+      row.exitsignal = 0;
+      if (row.threads.back()[k_tid] == 0) row.marks.emplace_back("rest");
+      if (end.perf_error != 0) out_.perf_error = end.perf_error;
+    } else if (image.reaped) {
+      Metrics metrics;
+      put(metrics, without_children(image));
+      metrics[k_tid] = image.pid;
+      if (image.begun) {
+        metrics[k_numranks] = known(image.begun->ranks);
+        metrics[k_mpirank] = known(image.begun->rank);
+      }
+      row.threads.push_back(metrics);
+      row.finish = image.reaped->time;
+      row.ended_by = "parent";
+      row.marks.emplace_back("partial");
+    } else {
+      Metrics metrics;
+      metrics[k_tid] = image.pid;
+      row.threads.push_back(metrics);
+      row.marks.emplace_back(::kill(image.pid, 0) == 0 || errno == EPERM ? "running" : "partial");
+    }
+    if (image.reaped && !image.by_exec) {
+      const int status = image.reaped->status;
+      row.exitsignal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+      row.exitcode = WIFEXITED(status) ? Number(WEXITSTATUS(status)) : Number();
+    }
+    if (std::ranges::count(row.marks, "partial") > 0) ++out_.partial;
+    if (!image.libraries.empty()) {
+      const auto [at, is_new] = sets_.try_emplace(image.libraries, sets_.size() + 1);
+      if (is_new) out_.libraries.push_back(image.libraries);
+      row.libraries = static_cast<std::int64_t>(at->second);
+    }
+    out_.processes.push_back(std::move(row));
+  }
+
+  struct Hash {
+    std::size_t operator()(const std::pair<std::int32_t, std::int64_t>& key) const {
+      return std::hash<std::int64_t>()(key.second * 4194304 + key.first);
+    }
+  };
+
+  std::string bytes_;
+  std::vector<Image> images_;
+  std::unordered_map<std::pair<std::int32_t, std::int64_t>, std::size_t, Hash> index_;
+  std::vector<std::pair<std::int32_t, ReapedBody>> reaped_;
+  std::map<std::vector<Library>, std::size_t> sets_;
+  Collated out_;
+};
+
+}  // namespace
+
+Result<Collated> collate(const std::string& path) {
+  std::string bytes = TRY(read_file(path, std::size_t{8} << 30));
+  return Reader(std::move(bytes)).run();
+}
+
+}  // namespace heddle::jobs

@@ -1,0 +1,764 @@
+// SPDX-License-Identifier: MIT
+
+// libheddle-job.so: reports what each process of a job used (record_format.hpp). It is
+// freestanding, as the auditor is, and has two roles. As a preload (LD_PRELOAD) it appends a record
+// at the program's start, at its end, and for each child that the program waits for, which tells
+// the end of those that cannot do so themselves: killed, static, setuid. As an auditor too
+// (LD_AUDIT, --lookups) a second copy of it sees ld.so's searches; both are one file, so that each
+// finds the other's variables at the same offset.
+//
+// The program must not notice: no descriptor stays open, nothing is allocated, a failure is a
+// missing record. What it does not do: interpose exec (the next program tells what this one had
+// used until then, by kJobVariable), wrap threads (what ended ones used is the process's total less
+// that of the living), handle signals.
+
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <linux/limits.h>
+#include <linux/perf_event.h>
+#include <linux/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <initializer_list>
+
+#include "base/rank_mark.hpp"
+#include "fuseovl/audit/kernel.hpp"
+#include "jobs/collector/record_format.hpp"
+
+#define HEDDLE_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Of the program's libc, where it has them: this library needs no library, so that a program with
+// another libc starts too.
+#pragma weak _r_debug
+extern "C" {
+__attribute__((weak)) int on_exit(void (*)(int, void*), void*);
+__attribute__((weak)) int __register_atfork(void (*)(), void (*)(), void (*)(), void*);
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+}
+
+namespace heddle::jobs {
+namespace {
+
+using audit::as_long;
+using audit::behind;
+using audit::copy;
+using audit::DirectoryEntry;
+using audit::equal;
+using audit::length;
+using audit::syscall6;
+
+// What the auditor's copy has seen. Guarded by ld.so's lock.
+struct Lookups {
+  std::int64_t failed = 0;
+  bool cut = false;
+  unsigned long used = 0;
+  char text[60000] = {};  ///< name, path, failed; each with its NUL
+};
+
+struct State {
+  char* variable = nullptr;  ///< kJobVariable's value, in the environment's own memory
+  int pid = 0;
+  std::int64_t start = 0;
+  std::int64_t previous = 0;  ///< of the program before an exec; 0: none
+  int threads = 1;
+  int rank = -1, ranks = -1;
+  bool forked = false;
+  bool ended = false;
+  bool sandboxed = false;  ///< a system call may kill the program
+  int argc = 0;
+  char** argv = nullptr;
+  const char* tags = "";
+  const char* container = "";
+  const Lookups* lookups = nullptr;  ///< the auditor's; set by it
+  int perf[kPerfEvents] = {-1, -1, -1, -1, -1};
+  int perf_error = 0;
+};
+
+constinit State state;
+constinit Lookups seen;  ///< in the auditor's copy only
+constinit State* program_copy = nullptr;
+
+bool is_us(const link_map& map) {
+  return map.l_addr == reinterpret_cast<unsigned long>(__ehdr_start);
+}
+
+std::int64_t now_us() {
+  timespec now{};
+  syscall6(__NR_clock_gettime, CLOCK_REALTIME, as_long(&now));
+  return now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+std::int64_t cycles() {
+#if defined(__x86_64__)
+  return static_cast<std::int64_t>(__builtin_ia32_rdtsc());
+#else
+  std::int64_t value;
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
+  return value;
+#endif
+}
+
+// Writing.
+
+template <unsigned kMost>
+class RecordOf {
+ public:
+  constexpr RecordOf() = default;
+  void begin(RecordType type, int pid, std::int64_t start, unsigned flags = 0) {
+    auto& header = *reinterpret_cast<RecordHeader*>(bytes_);
+    header = {kRecordMagic, 0, type, static_cast<std::uint8_t>(flags), pid, 0, start};
+    used_ = sizeof(RecordHeader);
+  }
+  unsigned room() const { return kMost - used_; }
+  bool is_empty() const { return used_ == sizeof(RecordHeader); }
+  void set_flag(unsigned flag) {
+    reinterpret_cast<RecordHeader*>(bytes_)->flags |= static_cast<std::uint8_t>(flag);
+  }
+  template <class T>
+  void add(const T& value) {
+    const auto* from = reinterpret_cast<const char*>(&value);
+    for (unsigned i = 0; i < sizeof(T); ++i) bytes_[used_++] = from[i];
+  }
+  /// With its NUL; false: no room.
+  bool add_text(const char* text) {
+    const unsigned long size = length(text) + 1;
+    if (size > room()) return false;
+    copy(bytes_ + used_, text);
+    used_ += static_cast<unsigned>(size);
+    return true;
+  }
+  /// Appends the record, and begins another one of its kind.
+  void append() {
+    reinterpret_cast<RecordHeader*>(bytes_)->size = static_cast<std::uint16_t>(used_);
+    // A program may have closed or replaced any descriptor, so the file is opened for each record.
+    const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(state.variable + kPathAt),
+                             O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+    // Beyond the limit a write is answered with SIGXFSZ.
+    rlimit limit{};
+    struct stat st {};
+    const bool fits = fd >= 0 &&
+                      syscall6(__NR_prlimit64, 0, RLIMIT_FSIZE, 0, as_long(&limit)) == 0 &&
+                      (limit.rlim_cur == RLIM_INFINITY ||
+                       (syscall6(__NR_fstat, fd, as_long(&st)) == 0 &&
+                        static_cast<unsigned long>(st.st_size) + used_ <= limit.rlim_cur));
+    if (fits) syscall6(__NR_write, fd, as_long(bytes_), used_);
+    if (fd >= 0) syscall6(__NR_close, fd);
+    used_ = sizeof(RecordHeader);
+  }
+
+ private:
+  unsigned used_ = 0;
+  alignas(8) char bytes_[kMost] = {};
+};
+using Record = RecordOf<kMostRecord>;
+
+// Reading /proc.
+
+/// A small file's text; empty if it cannot be read.
+struct ProcFile {
+  char text[1024];
+  explicit ProcFile(const char* path) {
+    const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    const long n = fd < 0 ? 0 : syscall6(__NR_read, fd, as_long(text), sizeof text - 1);
+    if (fd >= 0) syscall6(__NR_close, fd);
+    text[n > 0 ? n : 0] = '\0';
+  }
+};
+
+/// The next number in `at`, which moves behind it; -1: none.
+std::int64_t next_number(const char*& at) {
+  while (*at && (*at < '0' || *at > '9')) ++at;
+  if (!*at) return -1;
+  std::int64_t value = 0;
+  while (*at >= '0' && *at <= '9') value = value * 10 + (*at++ - '0');
+  return value;
+}
+
+/// `directory` ends with a slash and has room for a file's name.
+TaskUsage read_task(char* directory, bool with_io = true) {
+  TaskUsage out;
+  char* const name = directory + length(directory);
+  copy(name, "stat");
+  {
+    const ProcFile file(directory);
+    const char* at = file.text;
+    // proc(5): the name in parentheses may have any byte.
+    for (const char* c = file.text; *c; ++c)
+      if (*c == ')') at = c + 1;
+    while (*at == ' ') ++at;
+    if (*at) ++at;  // the state
+    std::int64_t fields[52];
+    for (unsigned i = 4; i < 52; ++i) {
+      while (*at == ' ') ++at;
+      if (*at == '-') ++at;  // of no field that is used
+      fields[i] = next_number(at);
+    }
+    out.minflt = fields[10];
+    out.majflt = fields[12];
+    out.utime = fields[14];
+    out.stime = fields[15];
+    out.num_threads = fields[20];
+    out.starttime = fields[22];
+    out.processor = fields[39];
+    out.blkio = fields[42];
+    out.guest = fields[43];
+  }
+  if (with_io) {
+    copy(name, "io");
+    const ProcFile file(directory);
+    const char* at = file.text;
+    for (auto& value : out.io) value = next_number(at);
+  }
+  copy(name, "schedstat");
+  const ProcFile file(directory);
+  const char* at = file.text;
+  for (auto& value : out.sched) value = next_number(at);
+  *name = '\0';
+  return out;
+}
+
+void fill(Usage& out, const rusage& from) {
+  out.utime = from.ru_utime.tv_sec * 1000000 + from.ru_utime.tv_usec;
+  out.stime = from.ru_stime.tv_sec * 1000000 + from.ru_stime.tv_usec;
+  out.maxrss = from.ru_maxrss;
+  out.minflt = from.ru_minflt;
+  out.majflt = from.ru_majflt;
+  out.inblock = from.ru_inblock;
+  out.oublock = from.ru_oublock;
+  out.nvcsw = from.ru_nvcsw;
+  out.nivcsw = from.ru_nivcsw;
+}
+
+Usage read_usage(int who) {
+  Usage out;
+  rusage raw{};
+  if (syscall6(__NR_getrusage, who, as_long(&raw)) == 0) fill(out, raw);
+  return out;
+}
+
+ProcessUsage read_process() {
+  ProcessUsage out{};
+  out.cycles = cycles();
+  char directory[64] = "/proc/self/";
+  out.task = read_task(directory);
+  out.self = read_usage(RUSAGE_SELF);
+  out.children = read_usage(RUSAGE_CHILDREN);
+  timespec cpu{};
+  syscall6(__NR_clock_gettime, CLOCK_PROCESS_CPUTIME_ID, as_long(&cpu));
+  out.cpu_ns = cpu.tv_sec * 1000000000 + cpu.tv_nsec;
+  out.time = now_us();
+  for (unsigned i = 0; i < kPerfEvents; ++i) {
+    std::int64_t value = -1;
+    if (state.perf[i] >= 0 && syscall6(__NR_read, state.perf[i], as_long(&value), 8) != 8)
+      value = -1;
+    out.perf[i] = value;
+  }
+  return out;
+}
+
+// The records of this process. They are not on the stack: a thread of PTHREAD_STACK_MIN may exit.
+
+constinit Record record;
+
+int own_id(long number, long argument = 0) { return static_cast<int>(syscall6(number, argument)); }
+
+void write_start() {
+  record.begin(RecordType::start, state.pid, state.start, state.forked ? unsigned{kForked} : 0U);
+  StartBody body{};
+  body.previous = state.previous;
+  body.cycles = cycles();
+  body.failed_lookups = state.lookups ? state.lookups->failed : -1;
+  body.ppid = own_id(__NR_getppid);
+  body.pgid = own_id(__NR_getpgid);
+  body.sid = own_id(__NR_getsid);
+  body.rank = state.rank;
+  body.ranks = state.ranks;
+  record.add(body);
+  static char path[PATH_MAX];
+  const long n = syscall6(__NR_readlinkat, AT_FDCWD, as_long("/proc/self/exe"), as_long(path),
+                          sizeof path - 1);
+  path[n > 0 ? n : 0] = '\0';
+  for (const char* text : {static_cast<const char*>(path), state.tags, state.container})
+    if (!record.add_text(text)) (void)record.add_text("");
+  if (state.variable[0] == 'f')
+    for (int i = 1; i < state.argc; ++i)
+      if (!record.add_text(state.argv[i])) {
+        record.set_flag(kArgsCut);
+        break;
+      }
+  record.append();
+}
+
+void write_libraries() {
+  record.begin(RecordType::libraries, state.pid, state.start,
+               state.lookups ? unsigned{kLookups} : 0U);
+  if (state.lookups) {
+    const char* at = state.lookups->text;
+    const char* const end = at + state.lookups->used;
+    while (at < end) {
+      const char* second = at + length(at) + 1;
+      const char* third = second + length(second) + 1;
+      const char* next = third + length(third) + 1;
+      if (static_cast<unsigned long>(next - at) > record.room()) {
+        record.append();
+      }
+      if (static_cast<unsigned long>(next - at) <= record.room())
+        for (; at < next; at += length(at) + 1) (void)record.add_text(at);
+      at = next;
+    }
+  } else if (&_r_debug) {
+    for (const link_map* map = _r_debug.r_map; map; map = map->l_next) {
+      // The program and the vDSO have no path, this library is no part of the job.
+      if (!map->l_name || *map->l_name != '/' || is_us(*map)) continue;
+      if (record.add_text(map->l_name)) continue;
+      record.append();
+      (void)record.add_text(map->l_name);
+    }
+  }
+  if (!record.is_empty()) record.append();
+}
+
+void write_threads() {
+  char directory[64] = "/proc/self/task/";
+  const long fd =
+      syscall6(__NR_openat, AT_FDCWD, as_long(directory), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  char* const name = directory + length(directory);
+  static char entries[8192];
+  for (long got; (got = syscall6(__NR_getdents64, fd, as_long(entries), sizeof entries)) > 0;) {
+    for (long at = 0; at < got;) {
+      const auto& entry = *reinterpret_cast<const DirectoryEntry*>(entries + at);
+      at += entry.size;
+      if (entry.name[0] == '.') continue;
+      copy(copy(name, entry.name), "/");
+      const char* digits = entry.name;
+      auto task = read_task(directory);
+      task.tid = next_number(digits);
+      if (sizeof task > record.room()) {
+        record.append();
+        record.begin(RecordType::threads, state.pid, state.start);
+      }
+      record.add(task);
+    }
+  }
+  syscall6(__NR_close, fd);
+}
+
+/// Appends what this process did. Once; not in a child that shares its parent's memory (vfork), and
+/// not where a system call may be the last (seccomp).
+void write_end(int status) {
+  if (!state.variable || state.sandboxed || own_id(__NR_getpid) != state.pid ||
+      __atomic_exchange_n(&state.ended, true, __ATOMIC_RELAXED))
+    return;
+  if (state.forked) write_start();
+  write_libraries();
+  record.begin(RecordType::end, state.pid, state.start);
+  EndBody body{};
+  body.status = status;
+  body.ppid = own_id(__NR_getppid);
+  body.pgid = own_id(__NR_getpgid);
+  body.sid = own_id(__NR_getsid);
+  body.threads = __atomic_load_n(&state.threads, __ATOMIC_RELAXED);
+  body.perf_error = state.perf_error;
+  body.failed_lookups = state.lookups ? state.lookups->failed : -1;
+  body.usage = read_process();
+  record.add(body);
+  if (body.usage.task.num_threads > 1 || body.threads > 1) write_threads();
+  record.append();
+}
+
+void write_reaped(pid_t pid, int status, const rusage& usage) {
+  if (!state.variable || state.sandboxed || (!WIFEXITED(status) && !WIFSIGNALED(status))) return;
+  // On a stack that may be a signal handler's, so it is small.
+  RecordOf<sizeof(RecordHeader) + sizeof(ReapedBody)> reaped;
+  reaped.begin(RecordType::reaped, pid, 0);
+  ReapedBody body{};
+  body.time = now_us();
+  body.parent = state.pid;
+  body.parent_start = state.start;
+  body.status = status;
+  fill(body.usage, usage);
+  reaped.add(body);
+  reaped.append();
+}
+
+/// Of the program that this process executed before this one.
+void write_exec() {
+  record.begin(RecordType::exec, state.pid, state.previous);
+  EndBody body{};
+  body.status = -1;
+  body.ppid = own_id(__NR_getppid);
+  body.pgid = own_id(__NR_getpgid);
+  body.sid = own_id(__NR_getsid);
+  body.failed_lookups = -1;
+  body.usage = read_process();
+  record.add(body);
+  record.append();
+}
+
+void open_perf_events() {
+  static constexpr std::uint64_t kEvents[kPerfEvents] = {
+      PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_TASK_CLOCK, PERF_COUNT_SW_PAGE_FAULTS,
+      PERF_COUNT_SW_CONTEXT_SWITCHES, PERF_COUNT_SW_CPU_MIGRATIONS};
+  for (unsigned i = 0; i < kPerfEvents; ++i) {
+    perf_event_attr attributes{};
+    attributes.type = PERF_TYPE_SOFTWARE;
+    attributes.size = sizeof attributes;
+    attributes.config = kEvents[i];
+    attributes.inherit = 1;
+    attributes.inherit_thread = 1;
+    long fd = syscall6(__NR_perf_event_open, as_long(&attributes), 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+    // Without the kernel's part context switches and migrations read 0, which would be a lie.
+    if (fd == -EACCES && i < 3) {
+      attributes.exclude_kernel = 1;
+      fd = syscall6(__NR_perf_event_open, as_long(&attributes), 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+    }
+    if (fd < 0) {
+      if (state.perf_error == 0) state.perf_error = static_cast<int>(-fd);
+      continue;
+    }
+    // Out of the way of programs that expect their first descriptor to be 3.
+    const long high = syscall6(__NR_fcntl, fd, F_DUPFD_CLOEXEC, 900 + i);
+    if (high >= 0) syscall6(__NR_close, fd);
+    state.perf[i] = static_cast<int>(high >= 0 ? high : fd);
+  }
+}
+
+// The start.
+
+const char* value_in(const char* entry, const char* name) {
+  const char* rest = behind(entry, name);
+  return rest && *rest == '=' ? rest + 1 : nullptr;
+}
+
+int number_of(const char* text) { return text ? static_cast<int>(next_number(text)) : -1; }
+
+/// Writes `value` as `count` digits.
+void write_digits(char* out, std::int64_t value, unsigned count) {
+  while (count > 0) {
+    out[--count] = static_cast<char>('0' + value % 10);
+    value /= 10;
+  }
+}
+
+std::int64_t read_digits(const char* text, unsigned count) {
+  std::int64_t value = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    if (text[i] < '0' || text[i] > '9') return -1;
+    value = value * 10 + (text[i] - '0');
+  }
+  return value;
+}
+
+void read_environment(char** envp) {
+  static constexpr const char* kSizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE",
+                                           "FLUX_JOB_SIZE", "SLURM_NTASKS"};
+  static constexpr const char* kContainers[] = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER",
+                                                "SHIFTER_IMAGE", "container"};
+  unsigned rank = 99, ranks = 99, container = 99;
+  for (char** entry = envp; *entry; ++entry) {
+    char* const text = *entry;
+    const auto choose = [text](const auto& names, unsigned& best) -> const char* {
+      unsigned i = 0;
+      for (const char* name : names) {
+        if (i >= best) break;
+        if (const char* value = value_in(text, name)) return best = i, value;
+        ++i;
+      }
+      return nullptr;
+    };
+    // Most variables begin with another letter.
+    switch (*text) {
+      case 'H':
+        if (const char* value = value_in(text, kJobVariable))
+          state.variable = const_cast<char*>(value);
+        break;
+      case 'O':
+      case 'F':
+      case 'S':
+      case 'A':
+      case 'c':
+      case 'P':
+        if (const char* value = choose(kRankVariables, rank)) state.rank = number_of(value);
+        if (const char* value = choose(kSizes, ranks)) state.ranks = number_of(value);
+        if (const char* value = choose(kContainers, container)) state.container = value;
+        if (const char* value = value_in(text, "PAPIEX_TAGS")) state.tags = value;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+void exited(int status, void*) { write_end(status & 0xff); }
+
+void forked() {
+  state.pid = own_id(__NR_getpid);
+  state.start = now_us();
+  state.previous = 0;
+  state.threads = 1;
+  state.forked = true;
+  state.ended = false;
+  state.sandboxed = false;
+  for (int& fd : state.perf) fd = -1;  // they count the parent's
+}
+
+bool is_in_program() {
+  if (!&_r_debug) return false;
+  for (const link_map* map = _r_debug.r_map; map; map = map->l_next)
+    if (is_us(*map)) return true;
+  return false;
+}
+
+__attribute__((constructor)) void begin(int argc, char** argv, char** envp) {
+  if (!envp || !is_in_program()) return;  // the auditor's copy
+  read_environment(envp);
+  char* const at = state.variable;
+  if (!at || length(at) <= kPathAt || at[kModes] != ' ' || at[kPathAt - 1] != ':') {
+    state.variable = nullptr;
+    return;
+  }
+  state.argc = argc;
+  state.argv = argv;
+  state.pid = own_id(__NR_getpid);
+  state.start = now_us();
+  char* const self = at + kModes + 1;
+  if (read_digits(self, kPidDigits) == state.pid) {
+    state.previous = read_digits(self + kPidDigits, kStartDigits);
+    write_exec();
+  }
+  write_digits(self, state.pid, kPidDigits);
+  write_digits(self + kPidDigits, state.start, kStartDigits);
+  if (at[1] == 'p') open_perf_events();
+  write_start();
+  // The first registration is the last to run, behind the destructors of all libraries.
+  if (&on_exit) (void)on_exit(exited, nullptr);
+  if (&__register_atfork) (void)__register_atfork(nullptr, nullptr, forked, nullptr);
+}
+
+/// Without on_exit (musl), whose status is then unknown.
+__attribute__((destructor)) void finish() {
+  if (!&on_exit) write_end(-1);
+}
+
+// Interposed functions call the next definition: libc's, or another preload's.
+
+unsigned gnu_hash(const char* name) {
+  unsigned hash = 5381;
+  for (; *name; ++name) hash = hash * 33 + static_cast<unsigned char>(*name);
+  return hash;
+}
+
+/// The function `name` of `map`, in its default version. dlsym would do it, but is in a library of
+/// its own before glibc 2.34.
+void* find_in(const link_map& map, const char* name) {
+  const unsigned* hashes = nullptr;
+  const ElfW(Sym)* symbols = nullptr;
+  const char* strings = nullptr;
+  const ElfW(Half)* versions = nullptr;
+  const auto at = [&](const ElfW(Dyn) & entry) {
+    // ld.so has relocated it, but not in the vDSO.
+    return entry.d_un.d_ptr < map.l_addr ? entry.d_un.d_ptr + map.l_addr : entry.d_un.d_ptr;
+  };
+  for (const ElfW(Dyn)* entry = map.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_GNU_HASH) hashes = reinterpret_cast<const unsigned*>(at(*entry));
+    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(at(*entry));
+    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(at(*entry));
+    if (entry->d_tag == DT_VERSYM) versions = reinterpret_cast<const ElfW(Half)*>(at(*entry));
+  }
+  if (!hashes || !symbols || !strings) return nullptr;
+  const unsigned buckets = hashes[0], first = hashes[1], bloom = hashes[2];
+  const unsigned* const bucket = hashes + 4 + bloom * (sizeof(ElfW(Addr)) / 4);
+  const unsigned* const chain = bucket + buckets;
+  const unsigned hash = gnu_hash(name);
+  if (buckets == 0) return nullptr;
+  for (unsigned i = bucket[hash % buckets]; i >= first; ++i) {
+    const unsigned found = chain[i - first];
+    const auto& symbol = symbols[i];
+    if ((found | 1U) == (hash | 1U) && symbol.st_shndx != SHN_UNDEF &&
+        !(versions && (versions[i] & 0x8000U)) && equal(strings + symbol.st_name, name))
+      return reinterpret_cast<void*>(map.l_addr + symbol.st_value);
+    if (found & 1U) break;
+  }
+  return nullptr;
+}
+
+void* find_next(const char* name) {
+  bool behind_us = false;
+  for (const link_map* map = &_r_debug ? _r_debug.r_map : nullptr; map; map = map->l_next) {
+    if (behind_us)
+      if (void* found = find_in(*map, name)) return found;
+    if (is_us(*map)) behind_us = true;
+  }
+  return nullptr;
+}
+
+/// The next definition of an interposed function.
+template <class Function>
+class Next {
+ public:
+  explicit constexpr Next(const char* name) : name_(name) {}
+  Function* get() {
+    void* found = __atomic_load_n(&found_, __ATOMIC_RELAXED);
+    if (!found) __atomic_store_n(&found_, found = find_next(name_), __ATOMIC_RELAXED);
+    return reinterpret_cast<Function*>(found);
+  }
+
+ private:
+  const char* name_;
+  void* found_ = nullptr;
+};
+
+[[noreturn]] void leave(int status) {
+  for (;;) syscall6(__NR_exit_group, status);
+}
+
+}  // namespace
+
+// Interposed functions.
+
+using Exit = void(int);
+HEDDLE_EXPORT __attribute__((noreturn)) void _exit(int status) {
+  static constinit Next<Exit> next("_exit");
+  write_end(status & 0xff);
+  if (auto* function = next.get()) function(status);
+  leave(status);
+}
+HEDDLE_EXPORT __attribute__((noreturn)) void _Exit(int status) {
+  static constinit Next<Exit> next("_Exit");
+  write_end(status & 0xff);
+  if (auto* function = next.get()) function(status);
+  leave(status);
+}
+
+using Create = int(unsigned long*, const void*, void* (*)(void*), void*);
+HEDDLE_EXPORT int pthread_create(unsigned long* thread, const void* attributes,
+                                 void* (*body)(void*), void* argument) {
+  static constinit Next<Create> next("pthread_create");
+  auto* function = next.get();
+  if (!function) return 11;  // EAGAIN: there is no libpthread
+  const int result = function(thread, attributes, body, argument);
+  if (result == 0) __atomic_fetch_add(&state.threads, 1, __ATOMIC_RELAXED);
+  return result;
+}
+
+// A child's end. libc's wait4 is a cancellation point and sets errno.
+
+using Wait4 = pid_t(pid_t, int*, int, rusage*);
+namespace {
+pid_t wait_for(pid_t pid, int* status, int options, rusage* usage) {
+  static constinit Next<Wait4> next("wait4");
+  int unused_status = 0;
+  rusage unused_usage{};
+  int* const at = status ? status : &unused_status;
+  rusage* const used = usage ? usage : &unused_usage;
+  auto* function = next.get();
+  if (!function) return -1;
+  const pid_t got = function(pid, at, options, used);
+  if (got > 0) write_reaped(got, *at, *used);
+  return got;
+}
+}  // namespace
+HEDDLE_EXPORT pid_t wait4(pid_t pid, int* status, int options, rusage* usage) {
+  return wait_for(pid, status, options, usage);
+}
+HEDDLE_EXPORT pid_t wait3(int* status, int options, rusage* usage) {
+  return wait_for(-1, status, options, usage);
+}
+HEDDLE_EXPORT pid_t waitpid(pid_t pid, int* status, int options) {
+  return wait_for(pid, status, options, nullptr);
+}
+HEDDLE_EXPORT pid_t wait(int* status) { return wait_for(-1, status, 0, nullptr); }
+
+// A program that takes system calls away from itself may be killed by the first of ours.
+
+using Prctl = int(int, unsigned long, unsigned long, unsigned long, unsigned long);
+HEDDLE_EXPORT int prctl(int what, unsigned long a, unsigned long b, unsigned long c,
+                        unsigned long d) {
+  static constinit Next<Prctl> next("prctl");
+  if (what == PR_SET_SECCOMP) state.sandboxed = true;
+  auto* function = next.get();
+  return function ? function(what, a, b, c, d)
+                  : static_cast<int>(syscall6(__NR_prctl, what, static_cast<long>(a),
+                                              static_cast<long>(b), static_cast<long>(c),
+                                              static_cast<long>(d)));
+}
+HEDDLE_EXPORT int seccomp_load(void* filter) {
+  static constinit Next<int(void*)> next("seccomp_load");
+  state.sandboxed = true;
+  auto* function = next.get();
+  return function ? function(filter) : -38;  // ENOSYS
+}
+
+// The auditor's role.
+
+namespace {
+
+struct Pending {
+  char name[PATH_MAX] = {};
+  std::int64_t failed = 0;
+  bool is_set = false;
+};
+constinit Pending pending;
+
+void keep(const char* path) {
+  if (!pending.is_set) return;
+  char digits[24];
+  write_digits(digits, pending.failed, 10);
+  digits[10] = '\0';
+  const unsigned long size = length(pending.name) + length(path) + 13;
+  if (size > sizeof seen.text - seen.used) {
+    seen.cut = true;
+  } else {
+    for (const char* text :
+         {static_cast<const char*>(pending.name), path, static_cast<const char*>(digits)})
+      seen.used = static_cast<unsigned long>(copy(seen.text + seen.used, text) - seen.text) + 1;
+  }
+  pending.is_set = false;
+}
+
+}  // namespace
+
+HEDDLE_EXPORT unsigned la_version(unsigned version) { return version < 2 ? version : 2; }
+
+HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t*, unsigned flag) {
+  if (flag == LA_SER_ORIG) {
+    keep("");  // the one before was not found
+    if (length(name) < sizeof pending.name) {
+      copy(pending.name, name);
+      pending.failed = 0;
+      pending.is_set = true;
+    }
+  } else if (pending.is_set) {
+    ++pending.failed;
+    ++seen.failed;
+  }
+  return const_cast<char*>(name);
+}
+
+HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t, uintptr_t*) {
+  const bool has_our_layout =
+      map->l_ld && map->l_addr + static_cast<unsigned long>(
+                                     reinterpret_cast<const char*>(_DYNAMIC) - __ehdr_start) ==
+                       reinterpret_cast<unsigned long>(map->l_ld);
+  const char* base = map->l_name ? map->l_name : "";
+  for (const char* c = base; *c; ++c)
+    if (*c == '/') base = c + 1;
+  if (has_our_layout && equal(base, "libheddle-job.so")) {
+    program_copy = reinterpret_cast<State*>(
+        map->l_addr + static_cast<unsigned long>(reinterpret_cast<char*>(&state) - __ehdr_start));
+    program_copy->lookups = &seen;
+    pending.is_set = false;
+    return 0;
+  }
+  if (pending.is_set) {
+    // The last path that was tried is the one that was mapped.
+    if (pending.failed > 0) --pending.failed, --seen.failed;
+    keep(map->l_name ? map->l_name : "");
+  }
+  return 0;
+}
+
+}  // namespace heddle::jobs

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: MIT
+// run, start, stop, source, stage: from the start of a job on this node to its archive.
+#include "jobs/commands.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/command_line.hpp"
+#include "base/exit_code.hpp"
+#include "base/find_program.hpp"
+#include "base/launch/app_process.hpp"
+#include "base/log.hpp"
+#include "base/output_file.hpp"
+#include "base/run_main.hpp"
+#include "base/try.hpp"
+#include "jobs/archive.hpp"
+#include "jobs/collate.hpp"
+#include "jobs/collector/record_format.hpp"
+#include "jobs/metadata.hpp"
+#include "jobs/spool.hpp"
+
+extern char** environ;
+
+namespace heddle::jobs {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+struct Options {
+  std::string jobid;
+  Collecting what;
+  std::string to = ".";
+  Words annotations;
+  std::string shell;
+  int exitcode = -1;
+  bool epmt = false;
+  bool strict = false;
+  bool keep = false;
+  bool quiet = false;
+  bool slurm = false;
+};
+
+void add_job(CLI::App& app, Options& o) {
+  set_usage(app, "");
+  app.add_option("--jobid", o.jobid, "The job (default: SLURM_JOB_ID, PBS_JOBID, or this session)")
+      ->type_name("ID");
+}
+
+void add_what(CLI::App& app, Options& o) {
+  add_choice<std::string>(app, "--argv", o.what.argv,
+                          {{"full", "full"}, {"exe", "exe"}, {"none", "none"}},
+                          "Keep the arguments (default), the program's path only, or neither");
+  app.add_flag("--lookups", o.what.lookups, "Count the paths that ld.so tries in vain (LD_AUDIT)");
+  app.add_flag("--perf", o.what.perf, "Count software events of perf_event_open(2)");
+}
+
+int parse(CLI::App& app, int argc, char** argv) {
+  forbid_empty_values(app);
+  return parse_options(app, Words(argv + 1, argv + argc));
+}
+
+Spool spool_of(const Options& o) {
+  return value_or_throw(Spool::at(value_or_throw(job_id(o.jobid))));
+}
+
+json new_job(const Spool& spool, const Options& o) {
+  auto job = begin_metadata(spool.jobid());
+  for (const auto& text : o.annotations) {
+    const auto equals = text.find('=');
+    if (equals == text.npos || equals == 0) throw Error(text, "is no annotation", "KEY=VALUE is");
+    job["annotations"][text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  job["collector"] = {{"version", HEDDLE_VERSION},
+                      {"argv", o.what.argv},
+                      {"lookups", o.what.lookups},
+                      {"perf_on", o.what.perf}};
+  return job;
+}
+
+/// What `command` of a job in a state where it has nothing to do answers.
+int already(const Options& o, const Spool& spool, const char* what) {
+  const Error error(spool.jobid(), what, "");
+  if (o.strict) {
+    report(error);
+    return exit_no;
+  }
+  warn(error);
+  return exit_done;
+}
+
+void stop_job(const Spool& spool, json& job) {
+  end_metadata(job);
+  value_or_throw(spool.write(job));
+}
+
+std::string stage_job(const Spool& spool, json& job, const Options& o) {
+  auto collated = value_or_throw(collate(spool.records()));
+  const auto argv = job["collector"].value("argv", "full");
+  for (auto& row : collated.processes) {
+    if (argv != "full") row.args.clear();
+    if (argv == "none") row.path = row.path.substr(row.path.rfind('/') + 1);
+    mask_arguments(row.args);
+  }
+  auto directory = std::filesystem::absolute(o.to).lexically_normal().string();
+  if (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
+  auto& collector = job["collector"];
+  collector["records"] = collated.records;
+  collector["damaged"] = collated.damaged;
+  collector["processes"] = collated.processes.size();
+  collector["partial"] = collated.partial;
+  if (collector.value("perf_on", false))
+    collector["perf"] = collated.perf_error ? std::strerror(collated.perf_error) : "counted";
+  const auto path =
+      value_or_throw(write_archive(directory, job, collated, o.epmt ? Layout::epmt : Layout::ours));
+  value_or_throw(spool.remove());
+  return path;
+}
+
+// source
+
+std::string quoted(const std::string& text, bool is_csh) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'')
+      out += "'\\''";
+    else if (is_csh && c == '!')
+      out += "\\!";
+    else
+      out += c;
+  }
+  return out + "'";
+}
+
+/// Functions of `shell` that set and restore the variables; it is to eval them.
+std::string shell_code(const std::string& shell, const Variables& variables) {
+  const bool is_csh = shell == "csh";
+  const bool is_fish = shell == "fish";
+  std::string set, restore;
+  for (const auto& [name, value] : variables) {
+    const char* before = std::getenv(name.c_str());
+    const auto assign = [&](const std::string& to) {
+      if (is_csh) return "setenv " + name + " " + quoted(to, true) + "; ";
+      if (is_fish) return "set -gx " + name + " " + quoted(to, false) + "; ";
+      return "export " + name + "=" + quoted(to, false) + "; ";
+    };
+    set += assign(value);
+    restore += before    ? assign(before)
+               : is_csh  ? "unsetenv " + name + "; "
+               : is_fish ? "set -e " + name + "; "
+                         : "unset " + name + "; ";
+  }
+  if (is_csh) {
+    const auto alias = [](const std::string& name, const std::string& body) {
+      std::string text;
+      for (const char c : body) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+      return "alias " + name + " '" + text + "'; ";
+    };
+    return alias("fs_job_instrument", set) + alias("fs_job_uninstrument", restore) + set + "\n";
+  }
+  const auto function = [&](const std::string& name, const std::string& body) {
+    return is_fish ? "function " + name + "; " + body + "end; " : name + "() { " + body + "}; ";
+  };
+  return function("fs_job_instrument", set) + function("fs_job_uninstrument", restore) +
+         "fs_job_instrument\n";
+}
+
+// run
+
+/// A command without heddle, since a failing collector never fails a job.
+int run_plain(const Words& command) {
+  const auto path = find_program(command[0]);
+  Words environment;
+  for (char** entry = environ; entry && *entry; ++entry) environment.emplace_back(*entry);
+  const int error = path ? execute({*path, command, environment}) : path.error().code();
+  return report_exec_failure(command[0], error);
+}
+
+/// The job of `fs-job run`s: the first creates it, the last one to leave stages it.
+class RunJob {
+ public:
+  static Result<RunJob> join(const Options& o) {
+    const std::string jobid = TRY(job_id(o.jobid));
+    Spool spool = TRY(Spool::at(jobid));
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      TRY(spool.create());
+      const auto lock = spool.lock();
+      if (!lock) continue;
+      const std::string users = spool.directory() + "/users";
+      Fd fd = TRY(open_file(users, O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
+      while (::flock(fd.get(), LOCK_SH) != 0 && errno == EINTR) {
+      }
+      struct stat st {
+      }, there{};
+      // The last one may have staged it between create() and here.
+      if (::fstat(fd.get(), &st) != 0 || ::stat(users.c_str(), &there) != 0 ||
+          st.st_ino != there.st_ino || ::access(spool.records().c_str(), F_OK) != 0)
+        continue;
+      json job = TRY(spool.read());
+      if (job.is_null()) {
+        job = new_job(spool, o);
+        job["run"] = true;
+        if (!job.contains("job_start")) job["job_start"] = job["start"];
+        TRY(spool.write(job));
+      }
+      return RunJob(std::move(spool), std::move(fd), std::move(job));
+    }
+    return fail(jobid, "cannot join the job", "it ends again and again");
+  }
+
+  const Spool& spool() const { return spool_; }
+  const json& job() const { return job_; }
+
+  /// Empty: others still run, or `fs-job stop` is to come.
+  std::string leave(const Options& o, AppEnd end) {
+    const auto lock = value_or_throw(spool_.lock());
+    if (!job_.value("run", false) || ::flock(users_.get(), LOCK_EX | LOCK_NB) != 0) return {};
+    auto job = value_or_throw(spool_.read());
+    if (job.is_null()) return {};
+    job.erase("run");
+    job["exitcode"] = end.status;
+    job["exitsignal"] = end.signal;
+    stop_job(spool_, job);
+    return stage_job(spool_, job, o);
+  }
+
+ private:
+  RunJob(Spool spool, Fd users, json job)
+      : spool_(std::move(spool)), users_(std::move(users)), job_(std::move(job)) {}
+  Spool spool_;
+  Fd users_;
+  json job_;
+};
+
+/// The record of the command itself, which this process waited for.
+void append_reaped(const Spool& spool, pid_t pid, AppEnd end) {
+  rusage usage{};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  struct {
+    RecordHeader header;
+    ReapedBody body;
+  } record{};
+  record.header = {kRecordMagic, sizeof record, RecordType::reaped, 0, pid, 0, 0};
+  const auto us = [](const timeval& time) {
+    return time.tv_sec * std::int64_t{1'000'000} + time.tv_usec;
+  };
+  auto& body = record.body;
+  body.time = now_us();
+  body.parent = ::getpid();
+  body.status = end.signal ? end.signal : end.status << 8;  // as wait(2) has it
+  body.usage = {us(usage.ru_utime), us(usage.ru_stime), usage.ru_maxrss,
+                usage.ru_minflt,    usage.ru_majflt,    usage.ru_inblock,
+                usage.ru_oublock,   usage.ru_nvcsw,     usage.ru_nivcsw};
+  if (const auto fd = open_file(spool.records(), O_WRONLY | O_APPEND))
+    (void)write_all(fd->get(), {reinterpret_cast<const char*>(&record), sizeof record}, "records");
+}
+
+int run_collected(RunJob& run, const Options& o, const Words& command) {
+  const auto variables = collecting_variables(run.spool(), o.what);
+  if (!variables) {
+    warn(variables.error());
+    return run_plain(command);
+  }
+  const auto path = find_program(command[0]);
+  if (!path) return report_exec_failure(command[0], path.error().code());
+  Words environment;
+  const auto is_set = [&](std::string_view entry) {
+    for (const auto& [name, value] : *variables)
+      if (entry.starts_with(name) && entry.substr(name.size()).starts_with('=')) return true;
+    return entry.starts_with("HEDDLE_JOB_START=");
+  };
+  for (char** entry = environ; entry && *entry; ++entry)
+    if (!is_set(*entry)) environment.emplace_back(*entry);
+  for (const auto& [name, value] : *variables) environment.push_back(name + "=" + value);
+  if (run.job().contains("job_start"))
+    environment.push_back("HEDDLE_JOB_START=" + run.job()["job_start"].dump());
+
+  auto signals = value_or_throw(SignalRelay::start());
+  auto app = value_or_throw(AppProcess::start({*path, command, environment}, {}, signals));
+  const pid_t pid = app.pid();
+  const auto started = app.run();
+  AppEnd end;
+  if (started) {
+    end = value_or_throw(app.wait(signals));
+    append_reaped(run.spool(), pid, end);
+  } else {
+    end.status = report_exec_failure(command[0], started.error().code());
+  }
+  try {
+    const auto archive = run.leave(o, end);
+    const SigpipeHeld held;
+    if (!archive.empty() && !o.quiet) say(archive);
+  } catch (const Error& error) {
+    warn(error);
+  }
+  return end_like(end);
+}
+
+}  // namespace
+
+int run_command(int argc, char** argv) {
+  Options o;
+  CLI::App app("Run a command; write the archive of what it and its children did.", "fs-job run");
+  add_job(app, o);
+  set_usage(app, "fs-job run [OPTIONS] [--] COMMAND ARGS...");
+  add_what(app, o);
+  app.add_option("--to", o.to, "Write the archive into this directory (default: .)")
+      ->type_name("DIR");
+  app.add_option("--annotate", o.annotations, "An annotation of the job (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_flag("--epmt", o.epmt, "Write epmt's layout");
+  app.add_flag("-q,--quiet", o.quiet, "Do not print the archive's path to stderr");
+  forbid_empty_values(app);
+  auto split = split_command_line(app, argc, argv);
+  if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
+  if (split.command.empty()) return usage_error("fs-job run", "no command given");
+  auto run = RunJob::join(o);
+  if (!run) {
+    warn(run.error());
+    return run_plain(split.command);
+  }
+  return run_collected(*run, o, split.command);
+}
+
+int start_command(int argc, char** argv) {
+  Options o;
+  CLI::App app("Begin to collect a job on this node.", "fs-job start");
+  add_job(app, o);
+  add_what(app, o);
+  app.add_option("--annotate", o.annotations, "An annotation of the job (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_flag("-e,--error", o.strict, "Fail if the job was started already");
+  if (const int status = parse(app, argc, argv); status >= 0) return status;
+  const auto spool = spool_of(o);
+  const auto job = new_job(spool, o);
+  value_or_throw(spool.create());
+  const auto lock = value_or_throw(spool.lock());
+  if (const auto there = value_or_throw(spool.read()); !there.is_null())
+    return already(
+        o, spool,
+        there.contains("stop") ? "the job was stopped already" : "the job was started already");
+  value_or_throw(spool.write(job));
+  return exit_done;
+}
+
+int stop_command(int argc, char** argv) {
+  Options o;
+  CLI::App app("End the job that fs-job start began.", "fs-job stop");
+  add_job(app, o);
+  app.add_option("--exit", o.exitcode, "The job's exit status")
+      ->type_name("N")
+      ->check(CLI::Range(0, 255));
+  app.add_flag("-e,--error", o.strict, "Fail if the job was stopped already");
+  if (const int status = parse(app, argc, argv); status >= 0) return status;
+  const auto spool = spool_of(o);
+  auto job = value_or_throw(spool.read());
+  if (job.is_null())
+    throw Error(spool.jobid(), "cannot stop the job", "it was not started", "fs-job start");
+  const auto lock = value_or_throw(spool.lock());
+  if (job.contains("stop")) return already(o, spool, "the job was stopped already");
+  if (o.exitcode >= 0) job["exitcode"] = o.exitcode;
+  stop_job(spool, job);
+  return exit_done;
+}
+
+int stage_command(int argc, char** argv) {
+  Options o;
+  CLI::App app("Write the archive of a job that was stopped, print its path, and forget the job.",
+               "fs-job stage");
+  add_job(app, o);
+  app.add_option("--to", o.to, "Write the archive into this directory (default: .)")
+      ->type_name("DIR");
+  app.add_flag("--epmt", o.epmt, "Write epmt's layout");
+  if (const int status = parse(app, argc, argv); status >= 0) return status;
+  const auto spool = spool_of(o);
+  auto job = value_or_throw(spool.read());
+  if (job.is_null())
+    throw Error(spool.jobid(), "cannot stage the job", "it was not started", "fs-job start");
+  const auto lock = value_or_throw(spool.lock());
+  if (!job.contains("stop"))
+    throw Error(spool.jobid(), "cannot stage the job", "it was not stopped", "fs-job stop");
+  value_or_throw(write_all(STDOUT_FILENO, stage_job(spool, job, o) + "\n", "stdout"));
+  return exit_done;
+}
+
+int source_command(int argc, char** argv) {
+  Options o;
+  CLI::App app(
+      "Print functions for `eval`: fs_job_instrument, fs_job_uninstrument; and call the first.",
+      "fs-job source");
+  add_job(app, o);
+  add_what(app, o);
+  add_choice<std::string>(
+      app, "--shell", o.shell,
+      {{"sh", "sh"}, {"bash", "sh"}, {"csh", "csh"}, {"tcsh", "csh"}, {"fish", "fish"}},
+      "The shell (default: that of $SHELL)");
+  app.add_flag("--slurm", o.slurm, "Print the lines of a Slurm task prolog instead");
+  if (const int status = parse(app, argc, argv); status >= 0) return status;
+  const auto spool = spool_of(o);
+  value_or_throw(spool.create());
+  const auto variables = value_or_throw(collecting_variables(spool, o.what));
+  std::string text;
+  if (o.slurm) {
+    for (const auto& [name, value] : variables)
+      if (value.find('\n') == value.npos) text += "export " + name + "=" + value + "\n";
+  } else {
+    if (o.shell.empty()) {
+      const char* shell = std::getenv("SHELL");
+      const std::string name = shell ? shell : "";
+      o.shell = name.ends_with("csh") ? "csh" : name.ends_with("/fish") ? "fish" : "sh";
+    }
+    text = shell_code(o.shell, variables);
+  }
+  value_or_throw(write_all(STDOUT_FILENO, text, "stdout"));
+  return exit_done;
+}
+
+}  // namespace heddle::jobs

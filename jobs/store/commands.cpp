@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: MIT
+// The sub-commands of fs-job that keep jobs and list them; show.cpp has those about one job,
+// jobs/outliers those that compare many.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <filesystem>
+
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "base/output_file.hpp"
+#include "jobs/commands.hpp"
+#include "jobs/store/archive.hpp"
+#include "jobs/store/command_options.hpp"
+#include "jobs/store/store_commands.hpp"
+#include "jobs/store/submit.hpp"
+
+namespace heddle::jobs::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SubmitOptions {
+  std::vector<std::string> archives;
+  std::string failed_dir;
+  bool strict = false, remove = false, dry_run = false;
+};
+
+bool is_path(const std::string& name) {
+  std::error_code ignored;
+  return fs::exists(name, ignored);
+}
+
+/// One archive, in one transaction. Result: the exit status.
+int submit_one(Database* database, const std::string& path, const SubmitOptions& o) {
+  Archive archive = read_archive(path);
+  const std::string name =
+      escape_for_terminal(fmt::format("{} on {}", archive.metadata.jobid, archive.metadata.host));
+  const auto processes = archive.processes.size();
+  if (o.dry_run) {
+    print(fmt::format("{}: {} processes, not stored\n", name, processes));
+    return exit_done;
+  }
+  const bool stored = submit(*database, std::move(archive));
+  print(stored ? fmt::format("{}: {} processes\n", name, processes)
+               : fmt::format("{}: already in the database\n", name));
+  if (o.remove) fs::remove_all(path);
+  return stored || !o.strict ? exit_done : exit_no;
+}
+
+int submit_command(int argc, char** argv) {
+  SubmitOptions o;
+  return store_command(
+      argc, argv, "Store archives of jobs. One that is stored already changes nothing.",
+      [&](CLI::App& app) {
+        app.add_option("ARCHIVE", o.archives,
+                       "Archives of fs-job stage or of epmt (v2), or directories")
+            ->required()
+            ->type_name("");
+        app.add_flag("-e,--error", o.strict, "Exit with 1 if one is in the database already");
+        app.add_flag("-r,--remove", o.remove, "Remove each archive that is in the database");
+        app.add_flag("-n,--dry-run", o.dry_run, "Read and check only");
+        app.add_option("-m,--move-failed", o.failed_dir, "Move archives that are refused to DIR")
+            ->type_name("DIR");
+      },
+      [&](const std::string& url) {
+        const auto database = o.dry_run ? nullptr : open_store(url, true);
+        int worst = exit_done;
+        for (const std::string& path : o.archives) {
+          try {
+            worst = std::max(worst, submit_one(database.get(), path, o));
+          } catch (const std::exception& error) {
+            const auto* known = dynamic_cast<const Error*>(&error);
+            report(known ? *known : Error(path, error.what()));
+            worst = exit_failure;
+            if (o.failed_dir.empty() || !is_path(path)) continue;
+            std::error_code failed;
+            fs::create_directories(o.failed_dir, failed);
+            const auto name = fs::path(path).lexically_normal();
+            fs::rename(path,
+                       fs::path(o.failed_dir) /
+                           (name.has_filename() ? name : name.parent_path()).filename(),
+                       failed);
+            if (failed)
+              report(Error::from_errno(path, "cannot move it to " + o.failed_dir, failed.value()));
+          }
+        }
+        return worst;
+      });
+}
+
+/// KEY=VALUE words as pairs.
+std::vector<std::pair<std::string, std::string>> parse_pairs(
+    const std::vector<std::string>& words) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const std::string& word : words) {
+    const auto equals = word.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw Error(word, "not an annotation", "KEY=VALUE expected");
+    out.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+  }
+  return out;
+}
+
+/// Sets tags (annotation 0) or annotations of a job in the store or in an archive.
+int change_tags(const std::string& url, const std::string& job, bool annotation, bool replace,
+                const std::vector<std::pair<std::string, std::string>>& pairs) {
+  if (is_path(job)) {
+    Json metadata = read_metadata(job).all;
+    Json& object = metadata[annotation ? "annotations" : "tags"];
+    if (replace || !object.is_object()) object = Json::object();
+    for (const auto& [name, value] : pairs) object[to_json_text(name)] = to_json_text(value);
+    replace_metadata(job, metadata);
+    return exit_done;
+  }
+  const auto database = open_store(url);
+  const std::int64_t id = find_job(*database, job);
+  Transaction transaction(*database);
+  const std::int64_t kind = annotation;
+  if (replace) database->run("DELETE FROM t_tag WHERE job_id = ? AND annotation = ?", {id, kind});
+  for (const auto& [name, value] : pairs)
+    database->run(
+        "INSERT INTO t_tag (job_id, annotation, name, value) VALUES (?,?,?,?) "
+        "ON CONFLICT (job_id, annotation, name) DO UPDATE SET value = EXCLUDED.value",
+        {id, kind, to_json_text(name), to_json_text(value)});
+  transaction.commit();
+  return exit_done;
+}
+
+int annotate_command(int argc, char** argv) {
+  std::string job;
+  std::vector<std::string> words;
+  bool replace = false;
+  return store_command(
+      argc, argv, "Add annotations to a job in the store, an archive or a directory.",
+      [&](CLI::App& app) {
+        app.add_option("JOB", job, "A job, or the path of an archive or directory")
+            ->required()
+            ->type_name("");
+        app.add_option("KEY=VALUE", words, "The annotations")->required()->type_name("");
+        app.add_flag("--replace", replace, "Drop all others");
+      },
+      [&](const std::string& url) {
+        return change_tags(url, job, true, replace, parse_pairs(words));
+      });
+}
+
+int tag_command(int argc, char** argv) {
+  std::string job, tags;
+  bool replace = false;
+  return store_command(
+      argc, argv, "Add tags to a job in the store, an archive or a directory.",
+      [&](CLI::App& app) {
+        app.add_option("JOB", job, "A job, or the path of an archive or directory")
+            ->required()
+            ->type_name("");
+        app.add_option("TAGS", tags, "KEY:VALUE;KEY:VALUE")->required()->type_name("");
+        app.add_flag("--replace", replace, "Drop all others");
+      },
+      [&](const std::string& url) {
+        return change_tags(url, job, false, replace, parse_tags(tags));
+      });
+}
+
+const std::vector<std::string>& job_columns() {
+  static const std::vector<std::string> kColumns = [] {
+    std::vector<std::string> out{"id",       "username", "cluster",     "jobid",       "restart",
+                                 "jobname",  "start",    "finish",      "submitted",   "exitsignal",
+                                 "complete", "tags",     "annotations", "environment", "workdir"};
+    out.insert(out.end(), job_features().begin(), job_features().end());
+    return out;
+  }();
+  return kColumns;
+}
+
+int dump_command(int argc, char** argv) {
+  std::string job, key;
+  return store_command(
+      argc, argv, "Print what is known of a job, as JSON.",
+      [&](CLI::App& app) {
+        app.add_option("JOB", job, "A job, or the path of an archive or directory")
+            ->required()
+            ->type_name("");
+        app.add_option("-k,--key", key, "Only this key, as tags")->type_name("KEY");
+      },
+      [&](const std::string& url) {
+        Json all;
+        if (is_path(job)) {
+          all = read_metadata(job).all;
+          for (const char* object : {"tags", "annotations"})
+            if (!all.contains(object)) all[object] = Json::object();
+        } else {
+          const auto database = open_store(url);
+          const std::int64_t id = find_job(*database, job);
+          const auto row =
+              database->query("SELECT t.info, t.expected_hosts FROM t_job t WHERE t.id = ?", {id})
+                  .at(0);
+          all = Json::parse(to_text(row[0]));
+          const auto rows = database->query(
+              fmt::format("SELECT {} FROM jobs WHERE id = ?", fmt::join(job_columns(), ", ")),
+              {id});
+          // What is derived, and what was changed in the store, wins.
+          all.update(Json::parse(render(Format::json, job_columns(), rows)).at(0));
+          all["hosts"] = Json::array();
+          for (const Row& host : database->query(
+                   "SELECT DISTINCT host FROM hosts WHERE job_id = ? ORDER BY host", {id}))
+            all["hosts"].push_back(to_text(host[0]));
+        }
+        std::string wanted = key.starts_with("job_") ? key.substr(4) : key;  // epmt's names
+        if (!wanted.empty() && !all.contains(wanted) && all.contains(key)) wanted = key;
+        if (!wanted.empty() && !all.contains(wanted))
+          throw Error(job, "has no '" + escape_for_terminal(key) + "'");
+        print((wanted.empty() ? all : all[wanted]).dump(1) + "\n");
+        return exit_done;
+      });
+}
+
+int query_command(int argc, char** argv) {
+  Selection selection;
+  Format format = Format::table;
+  std::vector<std::string> columns;
+  return store_command(
+      argc, argv, "Find jobs.",
+      [&](CLI::App& app) {
+        add_selection(app, selection);
+        add_format(app, format);
+        app.add_option("--columns", columns, "These columns of the view jobs")
+            ->type_name("NAME,...")
+            ->delimiter(',')
+            ->allow_extra_args(false);
+      },
+      [&](const std::string& url) {
+        for (const std::string& column : columns)
+          if (column != "duration" &&
+              std::ranges::find(job_columns(), column) == job_columns().end())
+            throw Error("--columns", "unknown column '" + escape_for_terminal(column) + "'");
+        if (columns.empty())
+          columns = format == Format::table
+                        ? std::vector<std::string>{"jobid",    "username",  "jobname",   "start",
+                                                   "duration", "num_hosts", "num_procs", "cpu_time",
+                                                   "exitcode", "tags"}
+                        : job_columns();
+        const auto database = open_store(url);
+        print(
+            render(format, columns,
+                   select_jobs(*database, fmt::format("{}", fmt::join(columns, ", ")), selection)));
+        return exit_done;
+      });
+}
+
+int list_command(int argc, char** argv) {
+  std::string what = "jobs";
+  return store_command(
+      argc, argv, "List names, one a line.",
+      [&](CLI::App& app) {
+        add_choice<std::string>(app, "WHAT", what,
+                                {{"jobs", "jobs"},
+                                 {"hosts", "hosts"},
+                                 {"users", "users"},
+                                 {"names", "names"},
+                                 {"tags", "tags"},
+                                 {"models", "models"}},
+                                "What to list (default: jobs)");
+      },
+      [&](const std::string& url) {
+        const std::vector<std::pair<std::string, std::string>> kQueries = {
+            {"jobs", "SELECT jobid FROM jobs ORDER BY start, id"},
+            {"hosts", "SELECT DISTINCT host FROM hosts ORDER BY host"},
+            {"users", "SELECT DISTINCT username FROM jobs ORDER BY username"},
+            {"names", "SELECT DISTINCT jobname FROM jobs ORDER BY jobname"},
+            {"tags",
+             "SELECT DISTINCT name || ':' || value FROM tags WHERE annotation = 0 ORDER BY 1"},
+            {"models", "SELECT name FROM models ORDER BY name"}};
+        for (const auto& [name, sql] : kQueries)
+          if (name == what)
+            open_store(url)->each(
+                sql, {}, [](Row& row) { print(escape_for_terminal(to_text(row[0])) + "\n"); });
+        return exit_done;
+      });
+}
+
+int delete_command(int argc, char** argv) {
+  std::vector<std::string> jobs;
+  return store_command(
+      argc, argv, "Delete jobs and all that belongs to them.",
+      [&](CLI::App& app) { app.add_option("JOB", jobs, "The jobs")->required()->type_name(""); },
+      [&](const std::string& url) {
+        const auto database = open_store(url);
+        Transaction transaction(*database);
+        for (const std::string& job : jobs)
+          if (database->run("DELETE FROM t_job WHERE id = ?", {find_job(*database, job)}) == 0)
+            throw Error(job, "cannot be deleted", "it belongs to another user");
+        transaction.commit();
+        return exit_done;
+      });
+}
+
+/// Few at a time, so that nobody waits for the database for long.
+constexpr std::int64_t kChunk = 20;
+
+int retire_command(int argc, char** argv) {
+  double days = 14;
+  bool dry_run = false, incomplete = false;
+  return store_command(
+      argc, argv, "Delete old jobs. Those that a reference model was made of stay.",
+      [&](CLI::App& app) {
+        app.add_option("--days", days, "Jobs that ended so long ago (default: 14)")
+            ->type_name("N")
+            ->check(CLI::NonNegativeNumber);
+        app.add_flag("-n,--dry-run", dry_run, "Only count");
+        app.add_flag("-u,--incomplete", incomplete, "Also jobs whose archives are not all here");
+      },
+      [&](const std::string& url) {
+        const auto database = open_store(url);
+        const std::string where = std::string(
+                                      " FROM t_job WHERE finish < ? AND NOT EXISTS (SELECT 1 FROM "
+                                      "t_model_job WHERE job_id = t_job.id)") +
+                                  (incomplete ? "" : " AND complete = 1");
+        const Row limit{now_us() - static_cast<std::int64_t>(days * 86400e6)};
+        std::int64_t count = 0;
+        if (dry_run) {
+          count = to_int(database->query("SELECT COUNT(*)" + where, limit)[0][0]);
+        } else {
+          for (std::int64_t deleted = 1; deleted > 0; count += deleted) {
+            Transaction transaction(*database);
+            deleted = database->run(
+                fmt::format("DELETE FROM t_job WHERE id IN (SELECT id{} ORDER BY finish LIMIT {})",
+                            where, kChunk),
+                limit);
+            transaction.commit();
+          }
+        }
+        print(fmt::format("{} jobs{}\n", count, dry_run ? " would be deleted" : " deleted"));
+        return exit_done;
+      });
+}
+
+int migrate_command(int argc, char** argv) {
+  return store_command(
+      argc, argv,
+      "Create the store, or bring it to this version's schema. In PostgreSQL: as an administrator, "
+      "once.",
+      [](CLI::App&) {},
+      [](const std::string& url) {
+        const auto database = open_any(url, true);
+        const int before = migrate(*database);
+        print(before == kSchemaVersion ? fmt::format("schema {} is there\n", before)
+                                       : fmt::format("schema {} made\n", kSchemaVersion));
+        return exit_done;
+      });
+}
+
+int top_command(int argc, char** argv) {
+  Selection selection;
+  Format format = Format::table;
+  std::string by = "cpu_time";
+  std::int64_t count = 20;
+  return store_command(
+      argc, argv, "Print which programs cost most, over all selected jobs.",
+      [&](CLI::App& app) {
+        add_selection(app, selection);
+        add_format(app, format);
+        app.add_option("--by", by, "The column to order by (default: cpu_time)")->type_name("NAME");
+        app.add_option("-N,--count", count, "So many programs (default: 20)")
+            ->type_name("N")
+            ->check(CLI::PositiveNumber);
+      },
+      [&](const std::string& url) {
+        const std::vector<std::string> kColumns = {"exename",  "processes", "duration",
+                                                   "cpu_time", "rssmax",    "majflt",
+                                                   "rchar",    "wchar",     "failed_lookups"};
+        if (std::ranges::find(kColumns, by) == kColumns.end() || by == "exename")
+          throw Error(
+              "--by", "unknown column '" + escape_for_terminal(by) + "'", {},
+              fmt::format("one of {}", fmt::join(kColumns.begin() + 1, kColumns.end(), ", ")));
+        const auto database = open_store(url);
+        std::vector<std::string> ids;
+        for (const Row& row : select_jobs(*database, "id", selection))
+          ids.push_back(std::to_string(to_int(row[0])));
+        if (ids.empty()) ids.emplace_back("-1");
+        print(
+            render(format, kColumns,
+                   database->query(fmt::format("SELECT exename, COUNT(*) AS processes, SUM(finish "
+                                               "- start) AS duration, SUM(cpu_time) AS cpu_time, "
+                                               "MAX(rssmax) AS rssmax, SUM(majflt) AS majflt, "
+                                               "SUM(rchar) AS rchar, SUM(wchar) AS wchar, "
+                                               "SUM(failed_lookups) AS failed_lookups FROM "
+                                               "t_process WHERE job_id IN ({}) GROUP BY exename "
+                                               "ORDER BY {} DESC NULLS LAST, exename LIMIT ?",
+                                               fmt::join(ids, ","), by),
+                                   {count})));
+        return exit_done;
+      });
+}
+
+/// A label's value in the text format of Prometheus ("Exposition formats").
+std::string label(const std::string& text) {
+  std::string out;
+  for (const char c : text)
+    out += c == '\\' ? "\\\\" : c == '"' ? "\\\"" : c == '\n' ? "\\n" : std::string(1, c);
+  return out;
+}
+
+int export_command(int argc, char** argv) {
+  std::string file, after = "-1";
+  return store_command(
+      argc, argv, "Write totals by user for the textfile directory of Prometheus's node exporter.",
+      [&](CLI::App& app) {
+        app.add_option(
+               "FILE", file,
+               "The file to replace, as /var/lib/node_exporter/fs_job.prom; - is standard output")
+            ->required()
+            ->type_name("");
+        app.add_option("--after", after, "Of jobs that started after (default: a day ago)")
+            ->type_name("TIME");
+      },
+      [&](const std::string& url) {
+        auto out = value_or_throw(OutputFile::prepare(file));
+        struct Series {
+          const char *name, *sql, *help;
+          double scale;
+        };
+        constexpr std::array<Series, 8> kSeries = {
+            {{"jobs", "COUNT(*)", "Jobs", 1},
+             {"failed_jobs", "SUM(CASE WHEN exitcode <> 0 OR exitsignal <> 0 THEN 1 ELSE 0 END)",
+              "Jobs that failed", 1},
+             {"processes", "SUM(num_procs)", "Programs that were executed", 1},
+             {"cpu_seconds", "SUM(cpu_time)", "CPU time", 1e-6},
+             {"wall_seconds", "SUM(finish - start)", "Duration of the jobs", 1e-6},
+             {"read_bytes", "SUM(rchar)", "Bytes that were read", 1},
+             {"written_bytes", "SUM(wchar)", "Bytes that were written", 1},
+             {"failed_lookups", "SUM(failed_lookups)", "Library paths that were tried in vain",
+              1}}};
+        std::string columns = "username, cluster";
+        for (const Series& series : kSeries) columns += std::string(", ") + series.sql;
+        const auto rows = open_store(url)->query("SELECT " + columns +
+                                                     " FROM t_job WHERE start >= ? GROUP BY "
+                                                     "username, cluster ORDER BY username, cluster",
+                                                 {parse_time(after)});
+        std::string text;
+        for (std::size_t i = 0; i < kSeries.size(); ++i) {
+          text += fmt::format("# HELP fs_job_{0} {1} of the period.\n# TYPE fs_job_{0} gauge\n",
+                              kSeries[i].name, kSeries[i].help);
+          for (const Row& row : rows)
+            text += fmt::format("fs_job_{}{{user=\"{}\",cluster=\"{}\"}} {}\n", kSeries[i].name,
+                                label(to_text(row[0])), label(to_text(row[1])),
+                                to_double(row[i + 2]) * kSeries[i].scale);
+        }
+        value_or_throw(out.write(text));
+        return exit_done;
+      });
+}
+
+constexpr Command kCommands[] = {
+    {"submit", "Store archives", submit_command},
+    {"query", "Find jobs", query_command},
+    {"show", "Print a job: its processes, threads, libraries, files", show_command},
+    {"diff", "Compare the processes of two jobs", diff_command},
+    {"top", "Print which programs cost most", top_command},
+    {"outliers", "Print which jobs are unlike the others", outliers_command},
+    {"rca", "Name why a job is unlike others", rca_command},
+    {"report", "Write a page for browsers", report_command},
+    {"model", "Make, list and delete reference models", model_command},
+    {"annotate", "Add annotations to a job", annotate_command},
+    {"tag", "Add tags to a job", tag_command},
+    {"dump", "Print all that is known of a job", dump_command},
+    {"list", "List jobs, hosts, users, tags, models", list_command},
+    {"delete", "Delete jobs", delete_command},
+    {"retire", "Delete old jobs", retire_command},
+    {"migrate", "Create or update the store", migrate_command},
+    {"export", "Write totals for Prometheus", export_command},
+};
+
+}  // namespace
+}  // namespace heddle::jobs::store
+
+std::span<const heddle::jobs::Command> heddle::jobs::store_commands() { return store::kCommands; }

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: MIT
+// fs-job collects real programs, and those do not notice.
+#include "tests/jobs/archive_text.hpp"
+
+namespace heddle::test {
+namespace {
+
+class Collected : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_job_ = staged_program("fs-job");
+    if (fs_job_.empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+    options_.env = {"HEDDLE_JOB_SPOOL=" + (dir_ / "spool"), "SLURM_JOB_ID=1"};
+    options_.cwd = dir_.path();
+  }
+  RunResult fs_job(const Strings& words) const { return run(Strings{fs_job_} + words, options_); }
+  RunResult sh(const std::string& script) const { return run({"sh", "-c", script}, options_); }
+  /// `fs-job run command`; its archive is in archive_.
+  RunResult collect(const Strings& command, const Strings& options = {}) {
+    for (const auto& file : archives()) fs::remove(file);
+    const auto result = fs_job(Strings{"run", "-q"} + options + Strings{"--"} + command);
+    const auto found = archives();
+    EXPECT_EQ(found.size(), 1U) << result.err;
+    if (!found.empty()) archive_ = read_job(found[0]);
+    return result;
+  }
+  Strings archives() const {
+    Strings out;
+    for (const auto& entry : fs::directory_iterator(dir_.path()))
+      if (entry.path().string().ends_with(".gz") || entry.path().extension() == ".tgz")
+        out.push_back(entry.path());
+    return out;
+  }
+  /// A program of C source `text`.
+  std::string compile(const std::string& name, const std::string& text, const Strings& flags = {}) {
+    std::ofstream(dir_ / (name + ".c")) << text;
+    run_checked(Strings{"cc", "-O1", "-o", dir_ / name, dir_ / (name + ".c")} + flags);
+    return dir_ / name;
+  }
+
+  TestDir dir_;
+  std::string fs_job_;
+  RunOptions options_;
+  JobArchive archive_;
+};
+
+TEST_F(Collected, start_and_stop_are_once_each) {
+  EXPECT_NE(fs_job({"stop"}).status, 0);
+  EXPECT_NE(fs_job({"stage"}).status, 0);
+  EXPECT_EQ(fs_job({"start", "-e"}).status, 0);
+  EXPECT_EQ(fs_job({"start", "-e"}).status, 1);
+  const auto again = fs_job({"start"});
+  EXPECT_EQ(again.status, 0);
+  EXPECT_THAT(again.err, HasSubstr("warning: 1: the job was started already"));
+  EXPECT_NE(fs_job({"stage"}).status, 0);
+  EXPECT_EQ(fs_job({"stop", "-e"}).status, 0);
+  EXPECT_EQ(fs_job({"stop", "-e"}).status, 1);
+  EXPECT_EQ(fs_job({"stop"}).status, 0);
+  const auto staged = fs_job({"stage"});
+  EXPECT_EQ(staged.status, 0) << staged.err;
+  ASSERT_EQ(archives().size(), 1U);
+  EXPECT_EQ(fs::canonical(lines_of(staged.out).at(0)), fs::canonical(archives()[0]));
+  struct stat st {};
+  ASSERT_EQ(::stat(archives()[0].c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 0777U, 0600U);
+  EXPECT_FALSE(fs::exists(dir_ / "spool/1"));
+}
+
+TEST_F(Collected, a_session_without_a_job_id_is_the_job) {
+  options_.env.back() = "SLURM_JOB_ID";
+  const auto result = collect({"true"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_THAT(result.err, HasSubstr("no SLURM_JOB_ID or PBS_JOBID: the job is session-"));
+  EXPECT_THAT(std::string(archive_.job["jobid"]), StartsWith("session-"));
+}
+
+TEST_F(Collected, exit_status_and_signal_are_the_commands) {
+  EXPECT_EQ(collect({"sh", "-c", "exit 7"}).status, 7);
+  ASSERT_EQ(archive_.rows.size(), 1U);
+  EXPECT_EQ(archive_.rows[0]["exitcode"], "7");
+  EXPECT_EQ(archive_.job["exitcode"], 7);
+  EXPECT_EQ(collect({"sh", "-c", "kill -9 $$"}).status, 137);
+  ASSERT_EQ(archive_.rows.size(), 1U);
+  EXPECT_EQ(archive_.rows[0]["exitsignal"], "9");
+  EXPECT_EQ(archive_.rows[0]["marks"], "partial");
+  EXPECT_EQ(archive_.rows[0]["ended_by"], "parent");
+  EXPECT_EQ(archive_.rows[0]["path"], fs::canonical("/bin/sh"));
+}
+
+TEST_F(Collected, arguments_and_tags_keep_every_byte) {
+  const Strings words{"%s\\n",       "a b",  "$X",   "*",        "",    "tab\there",
+                      "line\nbreak", "q'\"", "%:\\", "\xC3\xA9", "\xFF"};
+  options_.env.push_back("PAPIEX_TAGS=op:x;op_instance:1\t\\");
+  const auto result = collect(Strings{"printf"} + words);
+  EXPECT_EQ(result.status, 0);
+  ASSERT_EQ(archive_.rows.size(), 1U);
+  EXPECT_EQ(archive_.rows[0].args(), words);
+  EXPECT_EQ(archive_.rows[0]["tags"], "op:x;op_instance:1\t\\");
+  collect({"printf", "secret"}, {"--argv", "exe"});
+  EXPECT_EQ(archive_.rows[0]["args"], "");
+}
+
+TEST_F(Collected, every_process_of_a_tree_has_a_row) {
+  const auto is_static = compile(
+      "unlinked", "int main(void) { for (volatile long i = 0; i < 50000000; ++i); return 3; }",
+      {"-static"});
+  const auto threads = compile("threads", R"(
+#include <pthread.h>
+#include <unistd.h>
+static void* body(void* wait) { for (volatile long i = 0; i < 20000000; ++i); if (wait) pause(); return 0; }
+int main(void) {
+  pthread_t t[3];
+  for (long i = 0; i < 3; ++i) pthread_create(&t[i], 0, body, i == 2 ? &t : 0);
+  pthread_join(t[0], 0); pthread_join(t[1], 0);
+  return 0;
+})",
+                               {"-pthread"});
+  const auto forks = compile("forks", R"(
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) { if (fork() == 0) _exit(5); wait(0); return 0; })");
+  collect({"bash", "-c",
+           "/bin/true; " + threads + "; " + forks + "; (exec sh -c 'exec /bin/echo x'); " +
+               is_static + "; :"});
+  ASSERT_EQ(archive_.of("bash").size(), 1U);
+  const auto top = archive_.of("bash")[0];
+  ASSERT_EQ(archive_.of("threads").size(), 1U);
+  const auto row = archive_.of("threads")[0];
+  EXPECT_EQ(row["numtids"], "4");
+  EXPECT_EQ(row["marks"], "rest");
+  EXPECT_EQ(row.threads.size(), 3U);  // main, the one that waits, the rest
+  EXPECT_GT(row.threads.back().at("usertime"), row.threads[1].at("usertime"));
+  EXPECT_EQ(row["ppid"], top["pid"]);
+  ASSERT_EQ(archive_.of("forks").size(), 2U);
+  EXPECT_EQ(archive_.of("forks")[1]["ppid"], archive_.of("forks")[0]["pid"]);
+  EXPECT_EQ(archive_.of("forks")[1]["exitcode"], "5");
+  ASSERT_EQ(archive_.of("echo").size(), 1U);
+  const auto chain = archive_.of("dash");
+  ASSERT_EQ(chain.size(), 1U);
+  EXPECT_EQ(chain[0]["generation"], "0");
+  EXPECT_EQ(chain[0]["ended_by"], "exec");
+  EXPECT_EQ(archive_.of("echo")[0]["generation"], "1");
+  EXPECT_EQ(archive_.of("echo")[0]["pid"], chain[0]["pid"]);
+  // The static program is known by its parent's wait.
+  const auto partial = archive_.of("");
+  ASSERT_EQ(partial.size(), 1U);
+  EXPECT_EQ(partial[0]["exitcode"], "3");
+  EXPECT_EQ(partial[0]["ppid"], top["pid"]);
+  EXPECT_GT(partial[0].sum("usertime"), 1000);
+  EXPECT_EQ(archive_.rows.size(), 8U);
+  EXPECT_THAT(archive_.libraries, HasSubstr("libc.so.6"));
+}
+
+TEST_F(Collected, a_known_load_is_measured) {
+  const auto load = compile("load", R"(
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+int main(void) {
+  char* memory = malloc(64 << 20);
+  memset(memory, 1, 64 << 20);
+  int fd = open("data", O_RDWR | O_CREAT | O_TRUNC, 0600);
+  for (int i = 0; i < 2; ++i) if (write(fd, memory, 50000000) != 50000000) return 1;
+  fsync(fd);
+  if (pread(fd, memory, 50000000, 0) != 50000000) return 1;
+  struct rusage used;
+  do { for (volatile int i = 0; i < 1000000; ++i); getrusage(RUSAGE_SELF, &used); }
+  while (used.ru_utime.tv_sec + used.ru_stime.tv_sec < 2);
+  return 0;
+})");
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(collect({load}).status, 0);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  const auto row = archive_.rows.at(0);
+  // The loop ends when both parts have full seconds of 2 in sum: less than 4 s.
+  const auto cpu = row.sum("usertime") + row.sum("systemtime");
+  EXPECT_GE(cpu, 1'900'000);
+  EXPECT_NEAR(static_cast<double>(row.sum("time_oncpu")) / 1000, static_cast<double>(cpu),
+              0.05 * static_cast<double>(cpu));
+  EXPECT_GE(row.sum("wchar"), 100'000'000);
+  EXPECT_GE(row.sum("rchar"), 50'000'000);
+  EXPECT_LT(row.sum("wchar"), 100'100'000);
+  EXPECT_GE(row.sum("rssmax"), 65536);
+  EXPECT_LT(row.number("finish") - row.number("start"),
+            static_cast<std::int64_t>(wall.count() * 1e6));
+}
+
+TEST_F(Collected, epmt_reads_its_layout) {
+  ASSERT_EQ(fs_job({"start"}).status, 0);
+  ASSERT_EQ(sh("eval \"$(" + fs_job_ +
+               " source --shell sh)\"; /bin/echo 'a b'; fs_job_uninstrument; " + fs_job_ + " stop")
+                .status,
+            0);
+  const auto staged = fs_job({"stage", "--epmt"});
+  ASSERT_EQ(staged.status, 0) << staged.err;
+  const auto path = lines_of(staged.out).at(0);
+  EXPECT_THAT(path, ::testing::EndsWith("/1.tgz"));
+  const auto names = lines_of(run_checked({"tar", "tf", path}).out);
+  ASSERT_EQ(names.size(), 3U);
+  EXPECT_EQ(names[0], "./job_metadata");
+  EXPECT_THAT(names[1], ::testing::EndsWith("-papiex-header.tsv"));
+  const auto header = run_checked({"tar", "xzOf", path, names[1]}).out;
+  const auto rows = lines_of(run_checked({"tar", "xzOf", path, names[2]}).out);
+  ASSERT_EQ(rows.size(), 1U);  // stop is after uninstrument
+  EXPECT_EQ(split(rows[0], '\t').size(), 16U);
+  EXPECT_EQ(split(rows[0], '\t').size(), split(header, '\t').size());
+  EXPECT_EQ(split(rows[0], '\t').back(), "a b");
+}
+
+TEST_F(Collected, shells_are_instrumented_and_restored) {
+  options_.env.push_back("LD_PRELOAD=libm.so.6");
+  for (const std::string shell : {"bash", "sh", "csh", "tcsh", "fish"}) {
+    if (run({"sh", "-c", "command -v " + shell}).status != 0) continue;
+    const auto print = "echo $LD_PRELOAD;";
+    const auto eval = shell == "fish" ? fs_job_ + " source --shell fish | source;"
+                                      : "eval \"`" + fs_job_ + " source --shell " + shell + "`\";";
+    const auto result = run(
+        {shell, "-c", eval + print + "fs_job_uninstrument;" + print + "fs_job_instrument;" + print},
+        options_);
+    const auto lines = lines_of(result.out);
+    ASSERT_EQ(lines.size(), 3U) << shell << result.err;
+    EXPECT_THAT(lines[0], AllOf(StartsWith("libm.so.6:"), HasSubstr("libheddle-job.so"))) << shell;
+    EXPECT_EQ(lines[1], "libm.so.6") << shell;
+    EXPECT_EQ(lines[2], lines[0]) << shell;
+  }
+}
+
+TEST_F(Collected, programs_do_not_notice) {
+  struct Odd {
+    const char* name;
+    const char* source;
+    Strings flags;
+    int status;
+  };
+  const Odd programs[] = {
+      {"closes",
+       "#include <unistd.h>\nint main(void) { for (int i = 0; i < 1024; ++i) close(i); return 4; }",
+       {},
+       4},
+      {"vforks",
+       "#include <sys/wait.h>\n#include <unistd.h>\nint main(void) { int s; if (vfork() == 0) "
+       "_exit(6); wait(&s); return WEXITSTATUS(s); }",
+       {},
+       6},
+      {"setuids",
+       "#include <unistd.h>\nint main(void) { if (getuid() == 0 && setuid(65534)) return 1; return "
+       "4; }",
+       {},
+       4},
+      {"limits",
+       "#include <signal.h>\n#include <sys/resource.h>\nint main(void) { struct rlimit r = {1, 1}; "
+       "setrlimit(RLIMIT_FSIZE, &r); return 4; }",
+       {},
+       4},
+      {"nofiles",
+       "#include <sys/resource.h>\nint main(void) { struct rlimit r = {0, 0}; "
+       "setrlimit(RLIMIT_NOFILE, &r); return 4; }",
+       {},
+       4},
+      {"seccomp",
+       "#include <sys/prctl.h>\n#include <sys/syscall.h>\n#include <unistd.h>\nint main(void) { "
+       "prctl(PR_SET_SECCOMP, 1, 0, 0, 0); syscall(SYS_exit, 4); }",
+       {},
+       4},
+      {"cancels",
+       R"(
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void* body(void* p) { waitpid(*(pid_t*)p, 0, 0); return 0; }
+int main(void) {
+  pid_t child = fork();
+  if (child == 0) { pause(); _exit(0); }
+  pthread_t t; void* result;
+  pthread_create(&t, 0, body, &child); usleep(20000);
+  pthread_cancel(t); pthread_join(t, &result);
+  kill(child, 9); waitpid(child, 0, 0);
+  return result == PTHREAD_CANCELED ? 4 : 1;
+})",
+       {"-pthread", "-include", "signal.h"},
+       4},
+      {"forks_in_threads",
+       R"(
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void* body(void* p) { for (int i = 0; i < 20; ++i) { pid_t c = fork(); if (c == 0) _exit(0); waitpid(c, 0, 0); } return p; }
+int main(void) {
+  pthread_t t[8];
+  for (int i = 0; i < 8; ++i) pthread_create(&t[i], 0, body, 0);
+  for (int i = 0; i < 8; ++i) pthread_join(t[i], 0);
+  return 4;
+})",
+       {"-pthread"},
+       4},
+      {"sanitized",
+       "#include <stdlib.h>\nint main(void) { char* p = malloc(3); free(p); return 4; }",
+       {"-fsanitize=address"},
+       4},
+      {"execs_in_vain",
+       "#include <unistd.h>\nint main(void) { execl(\"/missing\", \"x\", (char*)0); return 4; }",
+       {},
+       4},
+  };
+  for (const auto& each : programs) {
+    const auto program = compile(each.name, each.source, each.flags);
+    const auto alone = run({program}, options_);
+    ASSERT_EQ(alone.status, each.status) << each.name << alone.err;
+    const auto result = collect({program});
+    EXPECT_EQ(result.status, each.status) << each.name << result.err;
+    EXPECT_EQ(result.err, alone.err) << each.name;
+    const auto rows = archive_.of(each.name);
+    ASSERT_FALSE(rows.empty()) << each.name;
+    EXPECT_EQ(rows[0]["exitcode"], std::to_string(each.status)) << each.name;
+    if (each.name == "forks_in_threads"s) {
+      EXPECT_EQ(rows.size(), 161U);
+      EXPECT_EQ(rows[0]["numtids"], "9");
+    }
+  }
+  if (run({"sh", "-c", "command -v valgrind"}).status == 0) {
+    EXPECT_EQ(collect({"valgrind", "-q", "--error-exitcode=9", "--trace-children=yes", "sh", "-c",
+                       "/bin/true; exit 4"})
+                  .status,
+              4);
+  }
+}
+
+TEST_F(Collected, a_process_that_runs_out_of_memory_has_a_row) {
+  // Version 2 of control groups, and version 1.
+  const bool is_new = fs::exists("/sys/fs/cgroup/cgroup.controllers");
+  const auto group = (is_new ? "/sys/fs/cgroup/"s : "/sys/fs/cgroup/memory/"s) + "heddle-test-" +
+                     std::to_string(::getpid());
+  std::error_code failed;
+  fs::create_directory(group, failed);
+  const auto limit = group + (is_new ? "/memory.max" : "/memory.limit_in_bytes");
+  if (failed || !fs::exists(limit) || !(std::ofstream(limit) << "50000000" << std::flush)) {
+    fs::remove(group, failed);
+    HEDDLE_SKIP("no memory control group can be made");
+  }
+  const auto hog = compile("hog", R"(
+#include <stdlib.h>
+#include <string.h>
+int main(void) { for (;;) { char* p = malloc(1 << 20); if (p) memset(p, 1, 1 << 20); } })");
+  const auto result =
+      collect({"sh", "-c", "(echo 0 > " + group + "/cgroup.procs; " + hog + "; exit $?); exit $?"});
+  fs::remove(group, failed);
+  EXPECT_EQ(result.status, 137) << result.err;
+  ASSERT_EQ(archive_.of("hog").size(), 1U);
+  const auto row = archive_.of("hog")[0];
+  EXPECT_EQ(row["exitsignal"], "9");
+  EXPECT_EQ(row["marks"], "partial");
+  EXPECT_GT(row.sum("rssmax"), 30'000);
+}
+
+TEST_F(Collected, failed_lookups_are_counted_with_lookups) {
+  compile("libodd.so", "int odd(void) { return 0; }", {"-shared", "-fPIC"});
+  const auto program =
+      compile("asks", "int odd(void); int main(void) { return odd(); }",
+              {"-L" + dir_.path(), "-l:libodd.so",
+               "-Wl,-rpath," + (dir_ / "a") + ":" + (dir_ / "b") + ":" + dir_.path()});
+  fs::create_directories(dir_ / "a");
+  fs::create_directories(dir_ / "b");
+  ASSERT_EQ(collect({program}, {"--lookups"}).status, 0);
+  EXPECT_GE(archive_.rows.at(0).number("failed_lookups"), 2);
+  bool found = false;
+  for (const auto& line : lines_of(archive_.libraries)) {
+    const auto fields = split(line, '\t');
+    if (fields[1] != "libodd.so") continue;
+    found = true;
+    EXPECT_EQ(fields[2], dir_ / "libodd.so");
+    EXPECT_GE(std::stoi(fields[3]), 2);
+  }
+  EXPECT_TRUE(found) << archive_.libraries;
+}
+
+TEST_F(Collected, secrets_are_masked) {
+  options_.env = options_.env + Strings{"SLURM_TOKEN=hidden", "OMP_PROXY=http://me:hidden@host/",
+                                        "MY_OWN=unlisted"};
+  collect({"true", "--password", "hidden", "--api-token=hidden", "ftp://u:hidden@h/x", "--key=2"});
+  const auto text = archive_.job.dump() + archive_.rows.at(0)["args"];
+  EXPECT_THAT(text, Not(HasSubstr("hidden")));
+  EXPECT_THAT(text, Not(HasSubstr("unlisted")));
+  EXPECT_EQ(archive_.rows[0].args().back(), "--key=2");
+}
+
+TEST_F(Collected, a_job_runs_where_nothing_can_be_collected) {
+  options_.env[0] = "HEDDLE_JOB_SPOOL=/proc/no/such/directory";
+  const auto result = fs_job({"run", "--", "sh", "-c", "echo runs; exit 7"});
+  EXPECT_EQ(result.status, 7);
+  EXPECT_EQ(result.out, "runs\n");
+  EXPECT_THAT(result.err, HasSubstr("warning"));
+}
+
+TEST_F(Collected, damaged_records_are_counted_and_passed_over) {
+  ASSERT_EQ(fs_job({"start"}).status, 0);
+  const auto code = "eval \"$(" + fs_job_ + " source --shell sh)\"; ";
+  ASSERT_EQ(
+      sh(code + "/bin/true; printf 'garbage' >> " + (dir_ / "spool/1/records") + "; /bin/true")
+          .status,
+      0);
+  ASSERT_EQ(fs_job({"stop"}).status, 0);
+  ASSERT_EQ(fs_job({"stage"}).status, 0);
+  archive_ = read_job(archives().at(0));
+  EXPECT_EQ(archive_.of("true").size(), 2U);
+  EXPECT_EQ(archive_.job["collector"]["damaged"], 1);
+}
+
+TEST_F(Collected, runs_of_one_job_at_once_make_one_archive) {
+  const auto result =
+      sh("for i in 1 2 3 4 5 6 7 8; do " + fs_job_ + " run -q sleep 0.5 & done; wait");
+  EXPECT_EQ(result.status, 0) << result.err;
+  ASSERT_EQ(archives().size(), 1U);
+  EXPECT_EQ(read_job(archives()[0]).of("sleep").size(), 8U);
+}
+
+TEST_F(Collected, watch_shows_what_runs) {
+  ASSERT_EQ(fs_job({"start"}).status, 0);
+  const auto result =
+      sh("eval \"$(" + fs_job_ + " source --shell sh)\"; sleep 30 & fs_job_uninstrument; " +
+         fs_job_ + " watch 1 --interval 0.1 --count 3; kill $!");
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("job 1: 1 processes"), HasSubstr("  sleep\n")))
+      << result.out;
+  EXPECT_NE(fs_job({"watch", "2"}).status, 0);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: MIT
+// What fs-job keeps, in SQLite and in a PostgreSQL server of this test.
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+#include "tests/jobs/job_store_support.hpp"
+
+namespace heddle::test {
+namespace {
+
+std::unique_ptr<PostgresServer> server;
+std::string no_server;
+
+class ServerEnvironment : public ::testing::Environment {
+  void SetUp() override { server = PostgresServer::start(no_server); }
+  void TearDown() override { server.reset(); }
+};
+const auto* const kEnvironment = ::testing::AddGlobalTestEnvironment(new ServerEnvironment);
+
+class Store : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    program_ = staged_program("fs-job");
+    if (program_.empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+    url_ = dir_ / "jobs.db";
+    if (GetParam() == "postgres"s) {
+      if (!server) HEDDLE_SKIP(no_server);
+      server->sql("admin", "DROP SCHEMA IF EXISTS fs_job CASCADE");
+      url_ = server->url("admin");
+      ASSERT_EQ(job({"migrate"}).status, 0);
+    }
+  }
+  RunResult job(const Strings& words, std::chrono::milliseconds deadline = 60s) const {
+    return test::run(
+        Strings{program_} + words,
+        {.env = {"FS_JOB_DB=" + url_, "TZ=UTC"}, .cwd = dir_.path(), .deadline = deadline});
+  }
+  std::string out(const Strings& words) const {
+    const auto done = job(words);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.out;
+  }
+  Strings ids(const Strings& words) const {
+    return lines_of(out(Strings{"query", "--columns", "jobid", "--format", "csv"} + words));
+  }
+  std::string archive(const FakeJob& job) const {
+    return write_archive(job, dir_ / (job.id + "-" + job.host + ".tar.gz"));
+  }
+  /// One line on standard error besides hints, and status 3.
+  void expect_refused(const Strings& words, const std::string& why) const {
+    const auto done = job(words);
+    EXPECT_EQ(done.status, 3) << done.out;
+    EXPECT_THAT(done.err, HasSubstr(why));
+    auto lines = lines_of(done.err);
+    std::erase_if(lines,
+                  [](const std::string& line) { return line.find("hint:") != std::string::npos; });
+    EXPECT_EQ(lines.size(), 1U) << done.err;
+  }
+
+  TestDir dir_;
+  std::string program_, url_;
+};
+
+TEST_P(Store, keeps_an_archive_once) {
+  const auto file = archive({});
+  EXPECT_THAT(out({"submit", file}), HasSubstr("1 on n1: 1 processes"));
+  EXPECT_THAT(out({"submit", file}), HasSubstr("already in the database"));
+  EXPECT_EQ(job({"submit", "-e", file}).status, 1);
+  const auto rows = Json::parse(out({"query", "--format", "json"}));
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0]["num_procs"], 1);
+  EXPECT_EQ(rows[0]["cpu_time"], 500'000);
+  EXPECT_EQ(rows[0]["complete"], 1);
+  if (GetParam() == "sqlite"s) {
+    struct stat status {};
+    ASSERT_EQ(::stat(url_.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777U, 0600U);
+  }
+}
+
+TEST_P(Store, job_is_complete_when_all_hosts_are_in) {
+  FakeJob a{.hosts = {"n1", "n2.cluster"}};
+  FakeJob b = a;
+  b.host = "n2";
+  out({"submit", archive(a)});
+  EXPECT_EQ(ids({"--incomplete"}), (Strings{"jobid", "1"}));
+  out({"submit", archive(b)});
+  const auto rows = Json::parse(out({"query", "--format", "json"}));
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0]["num_hosts"], 2);
+  EXPECT_EQ(rows[0]["num_procs"], 2);
+  EXPECT_EQ(rows[0]["complete"], 1);
+  // A node's archive that was made anew with the same processes.
+  a.processes.push_back({.pid = 200});
+  expect_refused({"submit", archive(a)}, "is in the database, by another archive");
+  // A requeued job is another one.
+  FakeJob again = b;
+  again.start += 10'000'000;
+  out({"submit", archive(again)});
+  EXPECT_EQ(ids({}).size(), 3U);
+  EXPECT_THAT(job({"show", "1"}).err, HasSubstr("2 jobs have this id"));
+}
+
+TEST_P(Store, tree_has_parents_depths_and_inclusive_cpu_time) {
+  FakeJob job;
+  job.processes = {
+      {.pid = 10, .start = 0, .finish = 1'900'000, .exename = "sh"},
+      {.pid = 11, .ppid = 10, .start = 1000, .finish = 2000, .exename = "env"},
+      {.pid = 11,
+       .ppid = 10,
+       .generation = 1,
+       .start = 2001,
+       .finish = 900'000,
+       .exename = "app",
+       .threads = 4},
+      {.pid = 12, .ppid = 11, .start = 5000, .finish = 6000, .exename = "child"},
+      {.pid = 11, .ppid = 10, .start = 1'000'000, .finish = 1'100'000, .exename = "reused"}};
+  out({"submit", archive(job)});
+  const auto tree = lines_of(out({"show", "1", "--tree"}));
+  ASSERT_EQ(tree.size(), 6U);
+  EXPECT_THAT(tree[1], HasSubstr("n1    sh "));
+  EXPECT_THAT(tree[2], HasSubstr("n1      env "));
+  EXPECT_THAT(tree[4], HasSubstr("n1        child "));
+  const auto rows = Json::parse(out({"show", "1", "--tree", "--format", "json"}));
+  EXPECT_EQ(rows[0]["inclusive_cpu_time"], 8 * 500'000);
+  EXPECT_EQ(rows[2]["inclusive_cpu_time"], 5 * 500'000);
+  EXPECT_EQ(Json::parse(out({"show", "1", "--threads", "--format", "json"})).size(), 8U);
+  EXPECT_THAT(out({"show", "1", "--libs"}), HasSubstr("/usr/lib/libz.so.1"));
+}
+
+TEST_P(Store, texts_are_kept_byte_for_byte) {
+  FakeJob job{.id = "1'; DROP TABLE t_job; --",
+              .name = "100% \"quoted\" \\ ? $1 :x",
+              .tags = {{"a'b", "x;y\t\n\u20ac"}}};
+  job.processes[0].args = "it's \\t\\n\\\\ %s%n \"; \\x20 $X \\e \\xff \xe2\x82\xac";
+  job.processes[0].exename = "'; DELETE FROM t_process; --";
+  out({"submit", write_archive(job, dir_ / "sql.tar.gz")});
+  const auto rows = Json::parse(out({"query", "--format", "json"}));
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0]["jobid"], job.id);
+  EXPECT_EQ(rows[0]["jobname"], job.name);
+  EXPECT_EQ(Json::parse(out({"dump", "-k", "tags", job.id})), job.tags);
+  EXPECT_THAT(out({"show", job.id, "--tree"}), HasSubstr("'; DELETE FROM t_process; -- it's"));
+  EXPECT_EQ(ids({"--name", job.name}).size(), 2U);
+  EXPECT_EQ(ids({"--user", "' OR 1=1 --"}).size(), 1U);
+  EXPECT_EQ(job.id, lines_of(out({"list"})).at(0));
+}
+
+TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
+  const auto make = [&](const std::string& name,
+                        const std::function<void(const std::string&)>& change,
+                        const Strings& files = {"job.json", "processes.tsv", "libraries.tsv"}) {
+    write_files({}, dir_ / name);
+    change(dir_ / name);
+    run_checked(Strings{"tar", "-C", dir_ / name, "-czf", dir_ / (name + ".tgz")} + files);
+    return dir_ / (name + ".tgz");
+  };
+  const auto replace = [](const std::string& file, const std::string& what, const std::string& by) {
+    auto text = value_or_throw(read_file(file));
+    text.replace(text.find(what), what.size(), by);
+    write_text(file, text);
+  };
+  out({"submit", archive({.id = "good"})});
+  const auto good = archive({.id = "2"});
+  write_text(dir_ / "cut.tgz", value_or_throw(read_file(good)).substr(0, 300));
+  expect_refused({"submit", dir_ / "cut.tgz"}, "not an archive of a job");
+  write_text(dir_ / "text.tgz", "hello");
+  expect_refused({"submit", dir_ / "text.tgz"}, "not an archive of a job");
+  expect_refused({"submit", dir_ / "missing.tgz"}, "missing.tgz");
+  expect_refused(
+      {"submit", make("nometa", [](const std::string&) {}, {"processes.tsv", "libraries.tsv"})},
+      "job.json is missing");
+  expect_refused({"submit", make("header",
+                                 [&](const std::string& d) {
+                                   replace(d + "/processes.tsv", "hostname", "hostnames");
+                                 })},
+                 "unknown columns");
+  expect_refused({"submit", make("width",
+                                 [&](const std::string& d) {
+                                   replace(d + "/processes.tsv", "\tself\n", "\n");
+                                 })},
+                 "20 columns instead of 21");
+  expect_refused({"submit", make("late",
+                                 [&](const std::string& d) {
+                                   replace(d + "/job.json", "\"stop\":1600000002000000",
+                                           "\"stop\":1600000000000001");
+                                 })},
+                 "outside of the job's time");
+  expect_refused({"submit", make("huge",
+                                 [&](const std::string& d) {
+                                   replace(d + "/processes.tsv", "500000", "99999999999999999999");
+                                 })},
+                 "not a number");
+  expect_refused({"submit", make("version",
+                                 [&](const std::string& d) {
+                                   replace(d + "/job.json", "\"heddle_job\":1", "\"heddle_job\":2");
+                                 })},
+                 "version");
+  expect_refused({"submit", make("deep",
+                                 [&](const std::string& d) {
+                                   write_text(d + "/job.json", std::string(1'000'000, '['));
+                                 })},
+                 "not a JSON object");
+  expect_refused({"submit", make("link",
+                                 [&](const std::string& d) {
+                                   fs::remove(d + "/job.json");
+                                   fs::create_symlink("/etc/passwd", d + "/job.json");
+                                 })},
+                 "not a regular file");
+  expect_refused({"submit", make("other", [&](const std::string& d) { write_text(d + "/x", "x"); },
+                                 {"job.json", "x"})},
+                 "unknown file");
+  run_checked({"tar", "-C", dir_ / "other", "-czPf", dir_ / "outside.tgz", "--transform",
+               "s,^,/tmp/../tmp/evil-,", "job.json"});
+  expect_refused({"submit", dir_ / "outside.tgz"}, "unknown file");
+  const auto bomb =
+      make("bomb", [&](const std::string& d) { fs::resize_file(d + "/job.json", 64 << 20); });
+  expect_refused({"submit", bomb}, "too large");
+  EXPECT_EQ(job({"submit", "-m", dir_ / "failed", dir_ / "text.tgz", good}).status, 3);
+  EXPECT_TRUE(fs::exists(dir_ / "failed/text.tgz"));
+  EXPECT_FALSE(fs::exists(dir_ / "text.tgz"));
+  EXPECT_EQ(ids({}), (Strings{"jobid", "good", "2"})) << "the good one of the last two";
+}
+
+TEST_P(Store, submits_at_once_are_all_there_once) {
+  Strings files;
+  for (int i = 0; i < 8; ++i) files.push_back(archive({.id = std::to_string(i)}));
+  for (int i = 0; i < 4; ++i) files.push_back(files[0]);
+  std::vector<std::thread> threads;
+  std::atomic<int> failed = 0, known = 0;
+  for (const auto& file : files)
+    threads.emplace_back([&, file] {
+      const auto done = job({"submit", file});
+      failed += done.status != 0;
+      known += done.out.find("already") != std::string::npos;
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(known, 4);
+  EXPECT_EQ(ids({}).size(), 9U);
+}
+
+TEST_P(Store, annotations_and_tags_of_jobs_archives_and_directories) {
+  FakeJob one{.tags = {{"t", "1"}}};
+  write_files(one, dir_ / "dir");
+  const auto file = pack(dir_ / "dir", dir_ / "one.tgz");
+  out({"submit", file});
+  for (const std::string& target : {"1"s, file, dir_ / "dir"}) {
+    SCOPED_TRACE(target);
+    out({"annotate", target, "a=1", "b=x=y"});
+    out({"annotate", target, "a=2"});
+    EXPECT_EQ(Json::parse(out({"dump", "-k", "annotations", target})),
+              (Json{{"a", "2"}, {"b", "x=y"}}));
+    out({"annotate", "--replace", target, "c=3"});
+    EXPECT_EQ(Json::parse(out({"dump", "-k", "annotations", target})), (Json{{"c", "3"}}));
+    EXPECT_EQ(Json::parse(out({"dump", "-k", "job_tags", target})), (Json{{"t", "1"}}));
+    out({"tag", "--replace", target, "x:1;y"});
+    EXPECT_EQ(Json::parse(out({"dump", target}))["tags"], (Json{{"x", "1"}, {"y", "1"}}));
+    expect_refused({"annotate", target, "novalue"}, "KEY=VALUE");
+  }
+  EXPECT_THAT(out({"submit", file}), HasSubstr("already"))
+      << "annotations make it no other archive";
+}
+
+TEST_P(Store, queries_select_as_those_of_epmt) {
+  constexpr std::int64_t kHour = 3'600'000'000;
+  out({"submit",
+       archive({.id = "a",
+                .host = "h1",
+                .duration = 2 * kHour,
+                .hosts = {"h1"},
+                .tags = {{"res", "1"}, {"exp", "x"}}}),
+       archive({.id = "b",
+                .host = "h2",
+                .start = kStart + kHour,
+                .duration = 3 * kHour,
+                .hosts = {"h2"},
+                .tags = {{"res", "1"}, {"exp", "y"}}}),
+       archive({.id = "c",
+                .host = "h3",
+                .start = kStart + 10 * kHour,
+                .duration = kHour,
+                .hosts = {"h3"}})});
+  const auto found = [&](const Strings& words) {
+    auto lines = ids(words);
+    lines.erase(lines.begin());
+    return lines;
+  };
+  EXPECT_EQ(found({"--tag", "res:1"}), (Strings{"a", "b"}));
+  EXPECT_EQ(found({"--tag", "res:1;exp:x"}), (Strings{"a"}));
+  EXPECT_EQ(found({"--tag", "exp:x", "--tag", "exp:y;res:1"}), (Strings{"a", "b"}));
+  EXPECT_EQ(found({"--tag", ""}), (Strings{"c"}));
+  EXPECT_EQ(found({"--before", "0"}).size(), 3U);
+  EXPECT_EQ(found({"--after", "0"}).size(), 0U);
+  EXPECT_EQ(found({"--before", "-30"}).size(), 3U);
+  EXPECT_EQ(found({"--after", "-30"}).size(), 0U);
+  EXPECT_EQ(found({"--after", "09/13/2020 00:00"}).size(), 3U);
+  EXPECT_EQ(found({"--before", "2020-09-13 15:00"}), (Strings{"a"}));
+  EXPECT_EQ(found({"--when", "2020-09-13 14:00:00"}), (Strings{"a", "b"}));
+  EXPECT_EQ(found({"--when", "b"}), (Strings{"a", "b"}));
+  EXPECT_EQ(found({"--host", "h1", "--host", "h3"}), (Strings{"a", "c"}));
+  EXPECT_EQ(found({"--host", "h1", "--when", "c"}), (Strings{}));
+  EXPECT_EQ(found({"--order", "start:desc", "--limit", "2", "--offset", "1"}), (Strings{"b", "a"}));
+  EXPECT_EQ(found({"--order", "duration:desc", "--limit", "1"}), (Strings{"b"}));
+  EXPECT_EQ(found({"a", "c/c"}), (Strings{"a", "c"}));
+  EXPECT_EQ(found({"b@" + std::to_string(kStart + kHour)}), (Strings{"b"}));
+  EXPECT_EQ(job({"query", "--order", "1; DROP"}).status, 3);
+  EXPECT_EQ(job({"query", "--after", "yesterday"}).status, 3);
+  EXPECT_THAT(out({"top"}), HasSubstr("app"));
+  EXPECT_EQ(job({"diff", "a", "b"}).status, 0);
+  const auto exported = out({"export", "--after", "2020-01-01", "-"});
+  EXPECT_THAT(exported, HasSubstr("fs_job_jobs{user=\"root\",cluster=\"c\"} 3\n"));
+}
+
+TEST_P(Store, old_jobs_are_retired_but_those_of_models) {
+  Strings files;
+  for (int i = 0; i < 45; ++i) files.push_back(archive({.id = std::to_string(i)}));
+  files.push_back(archive({.id = "half", .hosts = {"n1", "n2"}}));
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::microseconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  files.push_back(archive({.id = "fresh", .start = now - 10'000'000}));
+  out(Strings{"submit"} + files);
+  out({"model", "make", "usual", "0", "1", "2", "3"});
+  EXPECT_EQ(out({"retire", "-n"}), "41 jobs would be deleted\n");
+  EXPECT_EQ(ids({}).size(), 48U);
+  EXPECT_EQ(out({"retire"}), "41 jobs deleted\n");
+  EXPECT_EQ(ids({}), (Strings{"jobid", "0", "1", "2", "3", "half", "fresh"}));
+  EXPECT_EQ(out({"retire", "-u"}), "1 jobs deleted\n");
+  out({"delete", "fresh"});
+  expect_refused({"delete", "fresh"}, "no such job");
+  out({"model", "delete", "usual"});
+  EXPECT_EQ(out({"retire"}), "4 jobs deleted\n");
+}
+
+TEST_P(Store, reads_the_layout_of_epmt_but_never_its_pickle) {
+  fs::create_directories(dir_ / "e");
+  write_text(dir_ / "e/job_metadata", "\x80\x04\x95 pickle");
+  std::string header(kHeader);
+  write_text(dir_ / "e/n7-papiex-header.tsv", header.substr(0, header.find("\tmarks")));
+  write_text(dir_ / "e/n7-papiex.tsv",
+             fmt::format("{{10, 0, 7, 8, 9, 1, 2, 3, "
+                         "4}}\top:x\tn7\tls\t/bin/ls\t0\t0\t10\t0\t1\t1\t1\t1\t{}\t{}\t-l /tmp\n",
+                         kStart, kStart + 5000));
+  run_checked({"tar", "-C", dir_ / "e", "-czf", dir_ / "685000.tgz", "./job_metadata",
+               "./n7-papiex-header.tsv", "./n7-papiex.tsv"});
+  out({"submit", dir_ / "685000.tgz"});
+  const auto rows = Json::parse(out({"query", "--format", "json"}));
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0]["jobid"], "685000");
+  EXPECT_EQ(rows[0]["cpu_time"], 15);
+  EXPECT_EQ(rows[0]["duration"], 5000);
+  EXPECT_THAT(job({"dump", dir_ / "685000.tgz"}).err, HasSubstr("pickle"));
+}
+
+/// A job of 20,000 processes in groups below a shell.
+FakeJob large_job() {
+  FakeJob job{.id = "large", .duration = 30'000'000'000};
+  job.processes = {{.pid = 1'000'000, .finish = 29'000'000'000, .exename = "sh"}};
+  for (int i = 1; i < 20'000; ++i)
+    job.processes.push_back({.pid = 1'000'000 + i,
+                             .ppid = 1'000'000 + i / 5,
+                             .start = i * 1000LL,
+                             .finish = i < 5000 ? 29'000'000'000 : i * 1000LL + 900,
+                             .exename = "p" + std::to_string(i % 50),
+                             .args = std::string(100, 'x'),
+                             .threads = 1 + i % 2});
+  return job;
+}
+
+TEST_P(Store, submit_that_is_killed_leaves_all_or_nothing) {
+  FakeJob job = large_job();
+  job.processes.resize(2000);
+  const auto file = archive(job);
+  out({"submit", archive({})});
+  for (int i = 0; i < 100; ++i) {
+    auto child = start_silently(program_, {"fs-job", "submit", "--db", url_, file});
+    std::this_thread::sleep_for(std::chrono::milliseconds(i * 3));
+    ::kill(child.pid(), SIGKILL);
+    (void)child.wait();
+    const auto rows =
+        Json::parse(out({"query", "--format", "json", "--columns", "jobid,num_procs"}));
+    ASSERT_TRUE(rows.size() == 1 || (rows.size() == 2 && rows[1]["num_procs"] == 2000))
+        << rows.dump();
+    if (rows.size() == 2) out({"delete", "large"});
+  }
+  out({"submit", file});
+  EXPECT_EQ(Json::parse(out({"show", "large", "--tree", "--format", "json"})).size(), 2000U);
+}
+
+TEST_P(Store, job_of_20000_processes_needs_seconds_and_little_memory) {
+  const auto file = archive(large_job());
+  const auto began = std::chrono::steady_clock::now();
+  auto child = start_silently(program_, {"fs-job", "submit", "--db", url_, file});
+  int status = 0;
+  rusage used{};
+  const pid_t pid = child.release();
+  ASSERT_EQ(::wait4(pid, &status, 0, &used), pid);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  RecordProperty("seconds", std::to_string(took.count()));
+  RecordProperty("kib", std::to_string(used.ru_maxrss));
+  EXPECT_EQ(status, 0);
+  EXPECT_LT(used.ru_maxrss, 300 * 1024);
+  std::printf("%s: %.2f s, %ld MiB\n", GetParam(), took.count(), used.ru_maxrss / 1024);
+}
+
+INSTANTIATE_TEST_SUITE_P(Databases, Store, ::testing::Values("sqlite", "postgres"), kParameterName);
+
+class Sqlite : public Store {};
+TEST_P(Sqlite, full_disk_leaves_the_database_as_it_was) {
+  if (::geteuid() != 0) HEDDLE_SKIP("only root mounts a tmpfs");
+  const std::string disk = dir_ / "disk";
+  fs::create_directory(disk);
+  const auto small = archive({}), large = archive(large_job());
+  ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", 0, "size=4m"), 0);
+  url_ = disk + "/jobs.db";
+  out({"submit", small});
+  expect_refused({"submit", large}, "full");
+  EXPECT_EQ(ids({}), (Strings{"jobid", "1"}));
+  EXPECT_EQ(::umount(disk.c_str()), 0);
+}
+INSTANTIATE_TEST_SUITE_P(Databases, Sqlite, ::testing::Values("sqlite"), kParameterName);
+
+class Postgres : public Store {};
+TEST_P(Postgres, rows_belong_to_their_user) {
+  for (const char* statement :
+       {"DROP ROLE IF EXISTS alice", "DROP ROLE IF EXISTS bob", "DROP ROLE IF EXISTS boss",
+        "CREATE ROLE alice LOGIN IN ROLE fs_job_user", "CREATE ROLE bob LOGIN IN ROLE fs_job_user",
+        "CREATE ROLE boss LOGIN IN ROLE fs_job_reader"})
+    ASSERT_EQ(server->sql("admin", statement).status, 0) << statement;
+  const auto as = [&](const char* user) { url_ = server->url(user); };
+  const auto of_alice = archive({.id = "7", .user = "alice"});
+  as("bob");
+  expect_refused({"submit", of_alice}, "row-level security");
+  out({"submit", archive({.id = "8", .user = "bob"})});
+  as("alice");
+  out({"submit", of_alice});
+  EXPECT_EQ(ids({}), (Strings{"jobid", "7"}));
+  expect_refused({"delete", "8"}, "no such job");
+  as("boss");
+  EXPECT_EQ(ids({}).size(), 3U);
+  EXPECT_EQ(job({"delete", "7"}).status, 3);
+  // With any SQL of their own, too.
+  const auto sql = [&](const char* user, const std::string& text) {
+    return server->sql(user, "SET search_path = fs_job; " + text);
+  };
+  for (const char* table :
+       {"jobs", "hosts", "processes", "threads", "libraries", "tags", "t_job", "t_process"})
+    EXPECT_EQ(sql("bob", std::string("SELECT COUNT(*) FROM ") + table + " WHERE username = 'alice'")
+                  .out.find("1"),
+              std::string::npos)
+        << table;
+  const auto id =
+      lines_of(server->sql("admin", "SELECT id FROM fs_job.t_job WHERE username = 'alice'").out)
+          .at(0);
+  EXPECT_EQ(sql("bob", "SELECT COUNT(*) FROM processes WHERE job_id = " + id).out, "0\n");
+  EXPECT_NE(sql("bob", "INSERT INTO t_tag VALUES (" + id + ", 0, 'x', 'y')").status, 0);
+  EXPECT_NE(sql("bob", "UPDATE t_job SET username = 'alice'").status, 0);
+  EXPECT_NE(sql("bob", "UPDATE t_job SET id = 99").status, 0);
+  EXPECT_NE(sql("bob",
+                "INSERT INTO t_job (id, username, cluster, jobid, start, restart, submitted, "
+                "expected_hosts, complete) OVERRIDING SYSTEM VALUE VALUES (50, 'bob', '', 'x', 1, "
+                "0, 1, '[]', 1)")
+                .status,
+            0);
+  EXPECT_NE(sql("bob", "ALTER TABLE t_job DISABLE ROW LEVEL SECURITY").status, 0);
+  EXPECT_NE(sql("bob", "UPDATE t_version SET version = 9").status, 0);
+  EXPECT_EQ(sql("bob", "DELETE FROM t_job RETURNING jobid").out, "8\n");
+  EXPECT_NE(sql("boss", "INSERT INTO t_tag VALUES (" + id + ", 0, 'x', 'y')").status, 0);
+  as("admin");
+  EXPECT_EQ(ids({}), (Strings{"jobid", "7"}));
+}
+TEST_P(Postgres, password_of_the_address_is_never_printed) {
+  const auto done = job({"query", "--db", "postgresql://me:hunter2@127.0.0.1:1/x"});
+  EXPECT_EQ(done.status, 3);
+  EXPECT_THAT(done.err + done.out, Not(HasSubstr("hunter2")));
+}
+TEST_P(Postgres, store_is_made_by_an_administrator) {
+  server->sql("admin", "DROP SCHEMA fs_job CASCADE");
+  expect_refused({"query"}, "no store of jobs");
+  expect_refused({"submit", archive({})}, "no store of jobs");
+  EXPECT_THAT(out({"migrate"}), HasSubstr("made"));
+  EXPECT_THAT(out({"migrate"}), HasSubstr("is there"));
+  server->sql("admin", "UPDATE fs_job.t_version SET version = 99");
+  expect_refused({"query"}, "schema 99");
+}
+INSTANTIATE_TEST_SUITE_P(Databases, Postgres, ::testing::Values("postgres"), kParameterName);
+
+}  // namespace
+}  // namespace heddle::test
