@@ -558,7 +558,7 @@ TEST_P(PythonOfUsers, sixteen_processes_share_one_mount) {
   unsigned starters = 0;
   for (int i = 1; i <= 16; ++i)
     starters += !world_->report(std::to_string(i) + ".json")["shared"].get<bool>();
-  EXPECT_EQ(starters, 1U);
+  EXPECT_LE(starters, 1U);  // none if the first run's mount still is there
 }
 
 TEST_P(PythonOfUsers, killed_fs_gen_leaves_nothing) {

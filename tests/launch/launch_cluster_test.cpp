@@ -26,12 +26,10 @@ TEST_P(LaunchedOnNodes, ranks_are_guided_and_nothing_stays) {
   const auto result = cluster_->sh(GetParam().allocation + " " + fs_launch_ +
                                    " --report --slow / " + command + " ./app");
   EXPECT_EQ(result.status, 0) << result.err;
-  auto lines = lines_of(result.out);
-  std::ranges::sort(lines);
   Strings expected;
   for (int rank = 0; rank < 8; ++rank)
     expected.push_back("n" + std::to_string(1 + rank / 2) + " " + std::to_string(rank) + " 8");
-  EXPECT_EQ(lines, expected) << result.err;
+  EXPECT_EQ(sorted_lines(result.out), expected) << result.err;
   EXPECT_THAT(result.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
   // The second rank of each node joins the mount of the first.
   EXPECT_THAT(result.err, Not(HasSubstr(" 0 opens of libraries")));

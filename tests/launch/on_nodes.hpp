@@ -6,6 +6,13 @@
 
 namespace heddle::test {
 
+/// The lines of what several processes write.
+inline Strings sorted_lines(const std::string& text) {
+  auto lines = lines_of(text);
+  std::ranges::sort(lines);
+  return lines;
+}
+
 /// fs-launch on four nodes, on which it leaves nothing.
 class OnNodes : public ::testing::Test {
  protected:
