@@ -127,23 +127,6 @@ std::string cache_key(const GenOptions& options, const AppInputs& inputs,
   return hash_bytes(coder.take()).hex();
 }
 
-/// Fails if the map was made on a CPU of a higher level than this one, for which ld.so chose APP's
-/// libraries: their instructions may not be there.
-Result<void> check_cpu(const PreparedMap& map) {
-  constexpr std::string_view kLevel = "/glibc-hwcaps/x86-64-v";
-  const auto cpu = read_cpu_levels(search_options_from_environment().hwcaps_tunable);
-  for (const auto& library : map.app()->libraries) {
-    const auto& path = map.content.objects[library.object].path;
-    const auto at = path.rfind(kLevel);
-    if (at == path.npos) continue;
-    const auto level = static_cast<unsigned>(path[at + kLevel.size()] - '1');
-    if (level < 32 && (cpu.hwcaps_levels >> level & 1U) == 0)
-      return fail(Error(map.path, "is for another CPU", path, "build the map on this node")
-                      .because(Cause::unfit));
-  }
-  return {};
-}
-
 const TreeCandidates& candidates_of(PreparedMap& map, const GenOptions& options) {
   if (!map.candidates) map.candidates = find_tree_candidates(options);
   return *map.candidates;
@@ -393,6 +376,22 @@ void take_learn_log(PreparedMap map, const GenOptions& options, const std::strin
 
 }  // namespace
 
+Result<void> check_cpu(const PreparedMap& map, bool tuned) {
+  constexpr std::string_view kLevel = "/glibc-hwcaps/x86-64-v";
+  const auto tunable = tuned ? search_options_from_environment().hwcaps_tunable : "";
+  const auto cpu = read_cpu_levels(tunable);
+  for (const auto& library : map.app()->libraries) {
+    const auto& path = map.content.objects[library.object].path;
+    const auto at = path.rfind(kLevel);
+    if (at == path.npos) continue;
+    const auto level = static_cast<unsigned>(path[at + kLevel.size()] - '1');
+    if (level < 32 && (cpu.hwcaps_levels >> level & 1U) == 0)
+      return fail(Error(map.path, "is for another CPU", path, "build the map on this node")
+                      .because(Cause::unfit));
+  }
+  return {};
+}
+
 std::string command_key(const GenOptions& options, const std::string& app_path) {
   std::error_code error;
   std::vector<std::string> words = options.command;
@@ -499,7 +498,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     }
   }
   find_app(map, app);
-  if (!options.map.empty() && map.app()) TRY(check_cpu(map));
+  if (!options.map.empty() && map.app())
+    TRY(check_cpu(map, false));  // the auditor minds GLIBC_TUNABLES
   map.resolve_ns = static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
   return map;

@@ -53,6 +53,10 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
                                 const LearnedRun& learned = {},
                                 const PreparedMap* before = nullptr);
 
+/// Fails if a library of APP in `map`, which must be --map's, is for a CPU of a higher level than
+/// this one (`tuned`: less what GLIBC_TUNABLES takes away): its instructions may not be there.
+Result<void> check_cpu(const PreparedMap& map, bool tuned);
+
 /// Adds what a run of `map` loaded and executed to its entry of the cache, if that is new.
 void learn_for_next_run(const GenOptions& options, const std::string& app_path,
                         const PreparedMap& map, const LearnedRun& run, const RunCache& cache);

@@ -124,6 +124,10 @@ class Rank {
       map = prepare_map(options_, path_, work.path() + "/map", cache ? &*cache : nullptr);
     }
     if (!map) return map.error().message();
+    if (!options_.map.empty() && map->app()) {
+      const auto fits = check_cpu(*map, true);  // the auditor would notice too late for the report
+      if (!fits) return fits.error().message();
+    }
     if (map->content.programs.empty() && map->content.trees.empty()) return map->unguided_reason;
     if (cache && !map->key.empty()) log_for_next_launch(cache->learn_log(map->key));
     const auto done =
