@@ -61,8 +61,7 @@ void leave_standing_mount() {
 std::vector<std::string> daemon_environment() {
   std::vector<std::string> out = Environment().entries();
   std::erase_if(out, [](const std::string& entry) {
-    return (entry.starts_with("LD_") && !entry.starts_with("LD_LIBRARY_PATH=")) ||
-           entry.starts_with("HEDDLE_");
+    return entry.starts_with("LD_") || entry.starts_with("HEDDLE_");
   });
   return out;
 }

@@ -30,7 +30,6 @@ class Environment {
 
 /// This process's, without the LD_ and HEDDLE_ variables that are meant for APP: a preload would
 /// run in the daemon too, and the auditor of an outer fs-gen would hold that one's mount.
-/// LD_LIBRARY_PATH stays: the daemon's libraries may need it.
 std::vector<std::string> daemon_environment();
 
 /// Takes the variables of `fs-gen --print-env` out of this process's environment: a run without

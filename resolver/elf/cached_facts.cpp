@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/channel.hpp"
@@ -69,10 +68,7 @@ struct CachedFacts::Worker {
     auto sockets = TRY(make_socket_pair());
     SpawnOptions spawn_options;
     spawn_options.fds = {{sockets.other.get(), kWorkerSocket}};
-    // The user's other variables, such as LD_PRELOAD, are meant for APP.
-    spawn_options.environment.emplace();
-    if (const char* dirs = std::getenv("LD_LIBRARY_PATH"))
-      spawn_options.environment->push_back(std::string("LD_LIBRARY_PATH=") + dirs);
+    spawn_options.environment.emplace();  // the user's LD_* are meant for APP
     Child child = TRY(
         spawn(options.worker_path, {"elf-worker", std::to_string(options.memory)}, spawn_options));
     return Worker{std::move(child), std::move(sockets.one)};

@@ -53,6 +53,16 @@ TEST_F(FsGenRun, failed_exec_gives_126_or_127_and_the_reason) {
   }
 }
 
+TEST_F(FsGenRun, libraries_that_the_user_has_for_app_are_not_those_of_heddle) {
+  for (const char* name : {"libfmt.so.9", "libxxhash.so.0", "liblmdb.so.0", "libLIEF.so.0",
+                           "libseccomp.so.2", "libzstd.so.1", "libcrypto.so.3", "libstdc++.so.6"})
+    write_text_file(dir_ / ("lib/" + std::string(name)), "no library");
+  options_.env.push_back("LD_LIBRARY_PATH=" + (dir_ / "lib"));
+  for (const char* via : {"private", "direct"})
+    EXPECT_EQ(run_guided({"/bin/echo", "hello"}, {"--via", via, "--slow", "/"}).out, "hello\n");
+  EXPECT_TRUE(report()["guided"].get<bool>());
+}
+
 TEST_F(FsGenRun, a_script_runs_guided_through_its_interpreter) {
   const auto script =
       write_text_file(dir_ / "script", "#!/usr/bin/env -S perl -w\nprint \"$0\\n\";", 0755);
