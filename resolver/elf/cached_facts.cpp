@@ -7,8 +7,10 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/channel.hpp"
@@ -50,6 +52,13 @@ unsigned usable_cpus() {
   return std::clamp(static_cast<unsigned>(CPU_COUNT(&set)), 1U, 16U);
 }
 
+/// The user's, in which LIEF may be. A worker gets it only if it cannot start without: ld.so would
+/// look for its libraries in each of those directories.
+const char* library_path() {
+  const char* directories = std::getenv("LD_LIBRARY_PATH");
+  return directories ? directories : "";
+}
+
 }  // namespace
 
 /// A running elf-worker and the jobs it was sent. Answers come in the order of the jobs.
@@ -59,19 +68,27 @@ struct CachedFacts::Worker {
   std::deque<Job> jobs{};
   std::size_t accepted = 0;
   Clock::time_point busy_since = Clock::now();
-  std::string input{};    ///< pieces of a reply
-  bool ready = false;     ///< its sandbox is closed
-  bool broken = false;    ///< it sent an invalid message
-  std::string refusal{};  ///< its reason not to be ready
+  std::string input{};     ///< pieces of a reply
+  bool with_path = false;  ///< it has the user's LD_LIBRARY_PATH
+  bool ready = false;      ///< its sandbox is closed
+  bool broken = false;     ///< it sent an invalid message
+  std::string refusal{};   ///< its reason not to be ready
 
-  static Result<Worker> start(const WorkerPoolOptions& options) {
+  static Result<Worker> start(const WorkerPoolOptions& options, bool with_path) {
     auto sockets = TRY(make_socket_pair());
     SpawnOptions spawn_options;
+    const Fd null = TRY(open_file("/dev/null", O_WRONLY));
     spawn_options.fds = {{sockets.other.get(), kWorkerSocket}};
-    spawn_options.environment.emplace();  // the user's LD_* are meant for APP
+    spawn_options.environment.emplace();  // the user's variables are meant for APP
+    if (with_path)
+      spawn_options.environment->push_back(std::string("LD_LIBRARY_PATH=") + library_path());
+    else if (*library_path())
+      spawn_options.fds.emplace_back(null.get(), STDERR_FILENO);  // what ld.so says
     Child child = TRY(
         spawn(options.worker_path, {"elf-worker", std::to_string(options.memory)}, spawn_options));
-    return Worker{std::move(child), std::move(sockets.one)};
+    Worker worker{std::move(child), std::move(sockets.one)};
+    worker.with_path = with_path;
+    return worker;
   }
 
   bool waits() const { return !jobs.empty() || !ready; }
@@ -333,7 +350,7 @@ CachedFacts::Worker* CachedFacts::worker_for_next_job() {
   const bool worth_one_more =
       best == nullptr || (!best->jobs.empty() && queue_.size() > kDepth / 2);
   if (workers_.size() >= options_.pool.max_workers || !worth_one_more) return best;
-  auto started = Worker::start(options_.pool);
+  auto started = Worker::start(options_.pool, needs_library_path_);
   if (started) {
     ++counters_.started;
     return &workers_.emplace_back(std::move(*started));
@@ -361,6 +378,7 @@ void CachedFacts::finish(Job job, Reply reply) {
 
 void CachedFacts::reap_failed(std::list<Worker>::iterator worker, bool overdue) {
   const bool was_ready = worker->ready;
+  const bool had_path = worker->with_path;
   const auto how = worker->end(overdue);
   auto jobs = std::move(worker->jobs);
   workers_.erase(worker);
@@ -373,6 +391,10 @@ void CachedFacts::reap_failed(std::list<Worker>::iterator worker, bool overdue) 
   queue_.insert(queue_.begin(), std::make_move_iterator(jobs.begin()),
                 std::make_move_iterator(jobs.end()));
   if (was_ready) return;
+  if (!had_path && *library_path()) {
+    needs_library_path_ = true;
+    return;
+  }
   // Perhaps memory or process limits: continue with the workers that run.
   if (workers_.empty())
     fail_all(Error(options_.pool.worker_path, "ended before it was ready", how));

@@ -150,6 +150,7 @@ class CachedFacts : public FactsSource {
   std::map<Key, std::optional<Result<FileFacts>>> known_;
   std::deque<Job> queue_;
   std::list<Worker> workers_;
+  bool needs_library_path_ = false;  ///< a worker did not start without
   Counters counters_;
 };
 
