@@ -58,8 +58,13 @@ void add_symbol(const std::string& line, ElfFacts& facts) {
   std::istringstream words(line);
   std::string skipped, binding, visibility, index, name;
   for (int i = 0; i < 4; ++i) words >> skipped;
-  words >> binding >> visibility >> index >> name;
-  if (name.empty() || (binding != "GLOBAL" && binding != "WEAK" && binding != "UNIQUE")) return;
+  words >> binding;
+  // GNU's unique binding, in a file that does not say in its header that it is GNU's.
+  if (binding == "<OS") words >> skipped >> binding;  // "<OS specific>: 10"
+  words >> visibility >> index >> name;
+  if (name.empty() ||
+      (binding != "GLOBAL" && binding != "WEAK" && binding != "UNIQUE" && binding != "10"))
+    return;
   const auto at = name.find('@');
   DynamicSymbol symbol{name.substr(0, at), "", binding == "WEAK"};
   if (at != name.npos) symbol.version = name.substr(name.find_first_not_of('@', at));
