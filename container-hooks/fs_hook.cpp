@@ -3,9 +3,11 @@
 // fs-hook. oci/: files of runtimes, and the hook's settings. swap/: one container's start
 // (oci_hook.cpp); a process in the container's namespaces (swap.cpp) makes a decision, or reads a
 // cached one (cache/), and mounts. verify/: what a program loads, in a running container or in a
-// sandbox. host/: system calls and programs that all of them use.
+// sandbox. node/: a container without a runtime. host/: system calls and programs that all of them
+// use.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 
@@ -15,6 +17,7 @@
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"
+#include "container-hooks/node/node_container.hpp"
 #include "container-hooks/oci/hook_settings.hpp"
 #include "container-hooks/verify/verify.hpp"
 
@@ -40,8 +43,8 @@ std::string bad_container_path(const std::string& path) {
 
 class CommandLine {
  public:
-  /// `command`: the first argument.
-  explicit CommandLine(std::string_view command);
+  /// `command`: the first argument. `words`: of run, behind "--".
+  explicit CommandLine(std::string_view command, std::vector<std::string> words);
   CLI::App& app() { return app_; }
   Result<int> run() { return action_(); }
 
@@ -59,7 +62,8 @@ class CommandLine {
       return int{exit_done};
     });
   }
-  void add_hook_options(CLI::App* sub) {
+  /// What concerns one start.
+  void add_start_options(CLI::App* sub) {
     auto& s = settings_.hook;
     sub->add_option("--program", s.request.program,
                     "The MPI program, if it is not the container's first word")
@@ -68,11 +72,6 @@ class CommandLine {
     add_choice(*sub, "--policy", s.request.on_failure,
                {{"enforce", OnFailure::enforce}, {"warn", OnFailure::warn}},
                "On failure: do not start the container (enforce), or warn and start it");
-    add_choice(
-        *sub, "--stage", s.stage,
-        {{"createRuntime", Stage::create_runtime}, {"createContainer", Stage::create_container}},
-        "When the runtime calls the hook")
-        ->each([this](const std::string&) { settings_.stage_given = true; });
     sub->add_option_function<std::uint64_t>(
            "--cache-limit", [&s](std::uint64_t mebibytes) { s.limits.bytes = mebibytes << 20; },
            "Size in MiB above which the least recently used decisions are removed (256)")
@@ -91,6 +90,14 @@ class CommandLine {
         ->check(CLI::Range(0, 86400))
         ->option_text("SECONDS");
     add_decision_options(sub);
+  }
+  void add_hook_options(CLI::App* sub) {
+    add_start_options(sub);
+    add_choice(
+        *sub, "--stage", settings_.hook.stage,
+        {{"createRuntime", Stage::create_runtime}, {"createContainer", Stage::create_container}},
+        "When the runtime calls the hook")
+        ->each([this](const std::string&) { settings_.stage_given = true; });
   }
   /// Options that request the swap.
   void add_request_options(CLI::App* sub) {
@@ -116,6 +123,7 @@ class CommandLine {
         })
         ->option_text("MPI");
   }
+  void add_run();
   Result<int> verify();
 
   CLI::App app_{"Runs a container's MPI program on the host's MPI: an OCI hook, and its set-up.",
@@ -123,6 +131,7 @@ class CommandLine {
   std::function<Result<int>()> action_;
   InstallSettings settings_;
   ImageToVerify image_;
+  NodeContainer container_;
   pid_t pid_ = 0;
   bool json_ = false;
 };
@@ -138,7 +147,44 @@ Result<int> CommandLine::verify() {
   return verify_image(image_, json_);
 }
 
-CommandLine::CommandLine(std::string_view command) {
+void CommandLine::add_run() {
+  auto& c = container_;
+  auto* sub = add("run", "Run a command in a container of namespaces, one a node", [this] {
+    container_.hook = settings_.hook;
+    if (!container_.command.empty()) return run_in_node_container(std::move(container_));
+    say("run: give a command behind --");
+    return Result<int>(int{exit_usage});
+  });
+  sub->add_option("--rootfs", c.rootfs, "The image: an unpacked root file system")
+      ->required()
+      ->option_text("DIR");
+  sub->add_option_function<std::vector<std::string>>(
+         "--volume",
+         [&c](const std::vector<std::string>& volumes) {
+           for (const auto& volume : volumes) {
+             const auto colon = volume.find(':');
+             c.volumes.push_back({volume.substr(0, colon), volume.substr(colon + 1)});
+           }
+         },
+         "A file or directory of the host, and its place in the container (repeatable)")
+      ->allow_extra_args(false)
+      ->check([](const std::string& volume) {
+        return bad_container_path(volume) + bad_container_path(volume.substr(volume.find(':') + 1));
+      })
+      ->option_text("HOST[:PLACE]");
+  sub->add_option("--env", c.variables, "A variable that the command gets (repeatable)")
+      ->allow_extra_args(false)
+      ->option_text("NAME");
+  sub->add_option("--chdir", c.cwd, "The command's working directory (default: this one)")
+      ->check(bad_container_path)
+      ->option_text("DIR");
+  sub->add_flag("--outside", c.outside,
+                "The command is an engine on the host's side, which runs the image's directory");
+  add_start_options(sub);
+}
+
+CommandLine::CommandLine(std::string_view command, std::vector<std::string> words) {
+  container_.command = std::move(words);
   app_.set_version_flag("--version", "fs-hook (heddle) " HEDDLE_VERSION);
   set_usage(app_, "");
   app_.require_subcommand(1);
@@ -153,6 +199,7 @@ CommandLine::CommandLine(std::string_view command) {
                   "The file from which the runtime starts the hook, checked at each start")
       ->option_text("FILE");
   if (command == "oci") return;  // a container waits: the other commands' options take 0.2 ms
+  add_run();
 
   sub = add_install("install",
                     "Install the hook for podman (as a CDI device), or print it for runc, crun",
@@ -198,9 +245,10 @@ Result<int> run(int argc, char** argv) {
   // These two enter a container's namespaces.
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "oci" || command == "verify") TRY(run_sealed(argv));
-  CommandLine line(command);
-  if (const int status = parse_options(line.app(), {argv + 1, argv + argc}); status >= 0)
-    return status;
+  const auto words =
+      command == "run" ? std::find(argv + 1, argv + argc, std::string_view("--")) : argv + argc;
+  CommandLine line(command, {std::min(words + 1, argv + argc), argv + argc});
+  if (const int status = parse_options(line.app(), {argv + 1, words}); status >= 0) return status;
   return line.run();
 }
 

@@ -97,8 +97,9 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("IMAGE");
   std::vector<std::pair<std::string, std::string>> backends;
   for (const auto* name : kBackends) backends.emplace_back(name, name);
-  add_choice<std::string>(app, "--backend", s.backend, backends,
-                          "What runs the containers (default: podman)");
+  add_choice<std::string>(
+      app, "--backend", s.backend, backends,
+      "What runs the containers (default: podman, or without it and for a directory bare)");
   app.add_option("--source", s.source,
                  "A script that a shell in the container reads before the program starts")
       ->type_name("SCRIPT");

@@ -27,17 +27,22 @@ bool is_ours(const std::string& hook) {
 }
 
 /// The installation: of a path that launchers would split or change, a link in a directory of the
-/// user's alone, below the cache, which nodes usually share.
-Result<std::string> plain_prefix() {
+/// user's alone, below the cache, which nodes usually share. Where that has such a path too the
+/// link is this node's, and `notes` says so.
+Result<std::string> plain_prefix(std::vector<std::string>& notes) {
   const std::string bin = TRY(own_program_dir());
   const auto prefix = bin.substr(0, bin.rfind('/'));
   if (is_plain(prefix)) return prefix;
-  const auto cache = default_cache_dir();
-  const auto directory = TRY(RunDirectory::open_at(cache + "/launch"));
-  const auto link = cache + "/launch/" + hash_bytes(prefix).hex().substr(0, 16);
+  const auto cache = default_cache_dir() + "/launch";
+  const auto directory = TRY(is_plain(cache) ? RunDirectory::open_at(cache) : RunDirectory::open());
+  const auto link = directory.path() + "/" + hash_bytes(prefix).hex().substr(0, 16);
   if (!is_plain(link))
     return fail(prefix, "cannot be given to a launcher", "its path has odd characters",
                 "install heddle at a path of letters, digits, '-', '_' and '.'");
+  if (!is_plain(cache))
+    notes.push_back(prefix +
+                    ", and the cache: launchers take no such path: ranks on other nodes "
+                    "run unguided");
   if (::symlink(prefix.c_str(), link.c_str()) != 0 && errno != EEXIST)
     return fail_errno(link, "cannot make a link");
   return link;
@@ -47,13 +52,13 @@ Result<std::string> plain_prefix() {
 
 Result<Hooks> hooks_for(const LaunchSettings& settings) {
   TRY(audit_library_path());
-  const std::string prefix = TRY(plain_prefix());
+  Hooks out;
+  const std::string prefix = TRY(plain_prefix(out.notes));
   const auto library = prefix + "/lib/heddle" + kAuditFile;
   Environment environment;
   environment.prepend("LD_AUDIT", library);
   const auto list = *environment.get("LD_AUDIT");
   const auto launch = encode(prefix + "/bin/fs-launch", settings);
-  Hooks out;
   out.variables = {{"LD_AUDIT", list}, {kLaunchVariable, launch}};
   // With a user's own LD_AUDIT of odd characters other nodes run without it, as before.
   const auto hook = std::string(kOurHook) +

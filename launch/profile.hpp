@@ -18,8 +18,8 @@
 namespace heddle::launch {
 
 /// Values of Profile::Container::backend.
-inline constexpr const char* kBackends[] = {"auto",      "podman",      "charliecloud", "docker",
-                                            "apptainer", "singularity", "shifter"};
+inline constexpr const char* kBackends[] = {"auto",   "podman",    "charliecloud", "bare",
+                                            "docker", "apptainer", "singularity",  "shifter"};
 
 struct Profile {
   struct Mpi {

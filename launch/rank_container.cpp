@@ -81,7 +81,9 @@ Words variables_of(const RankContainer& container) {
 }  // namespace
 
 Result<void> prepare_containers(RankContainer& container) {
-  if (container.backend.empty() || container.backend == "auto") container.backend = "podman";
+  if (container.backend.empty() || container.backend == "auto")
+    container.backend =
+        fs::is_directory(container.image) && !find_program("podman") ? "bare" : "podman";
   const auto words = read_template(container.backend);
   if (!words) return fail(container.backend, "no such backend", words.error().message());
   if (words->at(0) == "# untested")
@@ -113,6 +115,18 @@ Result<Words> container_command(const RankContainer& container, const std::strin
     if (const auto at = word.find(name); at != word.npos) word.replace(at, name.size(), value);
     return word;
   };
+  const auto bin = TRY(own_program_dir());
+  const auto cwd = fs::current_path().string();
+  const auto with_values = [&](std::string word) {
+    for (const auto& [name, value] :
+         {std::pair{"{image}", container.image},
+          {"{hooks}", container.hooks},
+          {"{cwd}", cwd},
+          {"{bin}", bin},
+          {"{program}", path.starts_with('/') ? path : cwd + "/" + path}})
+      if (const auto at = word.find(name); at != word.npos) return replaced(word, name, value);
+    return word;
+  };
   const auto has = [](const std::string& word, const char* name) {
     return word.find(name) != word.npos;
   };
@@ -140,9 +154,7 @@ Result<Words> container_command(const RankContainer& container, const std::strin
       for (const auto& [host, inside] : mounts)
         out.push_back(replaced(replaced(word, "{host}", host), "{inside}", inside));
     else
-      out.push_back(
-          replaced(replaced(replaced(word, "{image}", container.image), "{hooks}", container.hooks),
-                   "{cwd}", fs::current_path().string()));
+      out.push_back(with_values(word));
   }
   return out;
 }

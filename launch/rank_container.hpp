@@ -21,8 +21,8 @@ struct RankContainer {
   std::vector<std::string> names;  ///< variables of the rank, besides the launchers'
 };
 
-/// What podman makes `auto` mean. Failure: there is no engine or template of that name. Prints a
-/// line if the template is untested.
+/// Sets the backend of `auto`: podman, or bare for a directory where there is no podman. Failure:
+/// there is no engine or template of that name. Prints a line if the template is untested.
 Result<void> prepare_containers(RankContainer& container);
 
 /// The command that runs `path` with `argv` in a container. Failure: a path that the engine cannot

@@ -24,8 +24,8 @@
 #include "base/sandbox/seccomp_filter.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
+#include "container-hooks/swap/container_root.hpp"
 
 namespace heddle::hook {
 namespace {
@@ -52,98 +52,12 @@ Result<void> write_text(const std::string& path, const std::string& text) {
   return write_all(file.get(), text, path);
 }
 
-constexpr std::size_t kEmptyDirectory = 65536;  ///< for a few names in it
-constexpr int kMostLinks = 40;                  ///< <linux/namei.h>, MAXSYMLINKS
-
-/// `from` with all that is mounted below it, read-only, over what `target` is open on.
-Result<void> place_tree(const std::string& from, const Fd& target, const std::string& name) {
-  auto tree = TRY(clone_tree(from));
-  TRY(make_inert(tree.get(), from));
-  return attach_mount(tree.get(), target.get(), name);
-}
-
-/// An overlay of `rootfs` with a tmpfs over `rootfs` itself, without the mounts below it.
-Result<void> place_overlay(const std::string& rootfs, const Fd& lower) {
-  const auto memory = TRY(new_tmpfs(kEmptyDirectory));
-  for (const char* name : {"upper", "work"})
-    if (::mkdirat(memory.get(), name, 0755) != 0) return fail_errno(name, "cannot make it");
-  // Overlays take no directory of a detached mount (fs/namespace.c, clone_private_mount).
-  TRY(attach_mount(memory.get(), lower.get(), rootfs));
-  const auto overlay = TRY(new_overlay(lower.get(), memory.get()));
-  return attach_mount(overlay.get(), memory.get(), rootfs);
-}
-
-/// Makes a volume's target with its parents as runtimes do, also the target of a dangling link
-/// (/etc/resolv.conf of an image with systemd). `rootfs` is this process's root meanwhile, so that
-/// no link leads out of it.
-Result<void> make_place(const std::string& rootfs, fs::path path, bool is_directory) {
-  constexpr const char* kWhat = "cannot make a place there";
-  const auto name = path.string();
-  const Fd host = TRY(open_file("/", O_PATH | O_DIRECTORY));
-  if (::chroot(rootfs.c_str()) != 0 || ::chdir("/") != 0) return fail_errno(name, kWhat);
-  std::error_code error;
-  for (int links = 0; links < kMostLinks && fs::is_symlink(path, error); ++links)
-    path = path.parent_path() / fs::read_symlink(path, error);
-  fs::create_directories(is_directory ? path : path.parent_path(), error);
-  const auto made = error          ? fail_errno(name, kWhat, error.value())
-                    : is_directory ? Result<Fd>(Fd())
-                                   : open_file(path.string(), O_WRONLY | O_CREAT, 0644);
-  if (::fchdir(host.get()) != 0 || ::chroot(".") != 0) return fail_errno(name, kWhat);
-  if (!made) return fail_errno(name, kWhat, made.error().code());
-  return {};
-}
-
-Result<void> place_volume(const Fd& root, const std::string& rootfs, const Volume& volume) {
-  auto target = find_in_root(root.get(), volume.target, 0);
-  if (!target && target.error().code() == ENOENT) {
-    struct stat source {};
-    if (::stat(volume.source.c_str(), &source) != 0)
-      return fail_errno(volume.source, "cannot be a volume");
-    const auto made = make_place(rootfs, volume.target, S_ISDIR(source.st_mode));
-    // In another volume, which is the host's.
-    if (!made && made.error().code() == EROFS) return {};
-    TRY(made);
-    target = find_in_root(root.get(), volume.target, 0);
-  }
-  if (!target) return fail(std::move(target.error()));
-  return place_tree(volume.source, *target, volume.target);
-}
-
-/// Makes `rootfs`, in this process's mount namespace, a container's root as before its program
-/// starts: with volumes and an empty /dev. All except /dev is read-only. Targets of volumes that
-/// the image lacks are made in an overlay.
-Result<void> make_sandbox_root(const std::string& rootfs, const std::vector<Volume>& volumes) {
-  const auto image = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
-  const auto lacks = [&](const std::string& path) {
-    const auto place = find_in_root(image.get(), path, 0);
-    return !place && place.error().code() == ENOENT;
-  };
-  const bool lacks_places =
-      lacks("/dev") || std::any_of(volumes.begin(), volumes.end(),
-                                   [&](const auto& one) { return lacks(one.target); });
-  TRY(lacks_places ? place_overlay(rootfs, image) : place_tree(rootfs, image, rootfs));
-  const auto root = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
-  for (const auto& volume : volumes) TRY(place_volume(root, rootfs, volume));
-  // /dev gets the mount point, as with runtimes.
-  if (lacks_places) TRY(make_place(rootfs, "/dev", true));
-  const auto dev = TRY(find_in_root(root.get(), "/dev", O_DIRECTORY));
-  const auto tmpfs = TRY(new_tmpfs(kEmptyDirectory));
-  TRY(attach_mount(tmpfs.get(), dev.get(), "/dev"));
-  return lacks_places ? make_inert(root.get(), rootfs, Reach::mount) : Result<void>();
-}
-
 Result<void> leave_for_own_namespaces() {
   if (::unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) != 0)
     return fail_errno("", "cannot make a sandbox for the image");
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return fail_errno("", "cannot make a mount namespace");
   return {};
-}
-
-/// pivot_root(2), "pivot_root(".", ".")": this namespace no longer has the host's file tree.
-bool change_root(const std::string& rootfs) {
-  return ::chdir(rootfs.c_str()) == 0 && ::syscall(SYS_pivot_root, ".", ".") == 0 &&
-         ::umount2(".", MNT_DETACH) == 0 && ::chdir("/") == 0;
 }
 
 /// The same inside and outside: the image's ld.so gets the rights that files grant to all.
@@ -270,7 +184,7 @@ Result<void> live(const std::string& rootfs, const std::vector<Volume>& volumes,
   Nobody nobody{is_systems_root(), {}};
   if (nobody.wanted) nobody.users = nobodys_namespace();
   TRY(leave_for_own_namespaces());
-  TRY(make_sandbox_root(rootfs, volumes));
+  TRY(make_container_root(rootfs, volumes, Volumes::inert));
   ForkOptions options;
   options.dies_with_parent = false;  // set below: fork_child() sees no parent in a PID namespace
   Child first = TRY(fork_child(options, [&] {

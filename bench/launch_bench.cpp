@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+//
+// What fs-launch adds to a job of 64 ranks on one node: hydra's line alone, and behind fs-launch.
+#include <CLI/CLI.hpp>
+
+#include "base/find_program.hpp"
+#include "base/log.hpp"
+#include "base/temp_dir.hpp"
+#include "bench/program.hpp"
+#include "tests/support/elf_farm.hpp"
+
+namespace heddle::bench {
+namespace {
+
+constexpr unsigned kRanks = 64;
+
+int launch_bench(int argc, char** argv) {
+  set_program_name("launch_bench");
+  std::string stage;
+  std::string work;
+  unsigned rounds = 20;
+  CLI::App app("Measures fs-launch beside the launcher alone");
+  app.add_option("--stage", stage, "where heddle is installed")->required();
+  app.add_option("--work", work, "where the program is made")->required();
+  app.add_option("--rounds", rounds, "pairs");
+  return run_program(app, argc, argv, [&](Results& results) {
+    if (!find_program("mpiexec.hydra")) {
+      results.note_absent("launch: mpiexec.hydra (mpich) is not installed");
+      return;
+    }
+    const auto directory = value_or_throw(TempDir::create("launch", work));
+    const auto farm = test::ElfFarm::build(directory.path() + "/farm", {.libraries = 100});
+    const auto launcher = [](const std::string& program) {
+      return std::vector<std::string>{"mpiexec.hydra", "-n", std::to_string(kRanks), program};
+    };
+    const std::vector<std::string> own = {"XDG_CACHE_HOME=" + directory.path() + "/cache"};
+    for (const auto& [name, program] :
+         {std::pair<std::string, std::string>{"libraries100", farm.program},
+          {"true", "/bin/true"}}) {
+      const auto behind = [&](const std::vector<std::string>& options) {
+        Command command{{stage + "/bin/fs-launch"}, own};
+        const auto line = launcher(program);
+        command.argv.insert(command.argv.end(), options.begin(), options.end());
+        command.argv.insert(command.argv.end(), line.begin(), line.end());
+        return [command] { return run_ms(command); };
+      };
+      std::vector<Variant> variants = {{"alone",
+                                        [&] {
+                                          return run_ms({launcher(program), own});
+                                        }},
+                                       {"mount", behind({"--slow", "/"})},
+                                       {"direct", behind({"--fast", "/"})}};
+      for (auto& variant : variants) (void)variant.measure();  // the cache, once
+      interleave(variants, rounds);
+      const auto group = "launch." + name;
+      results.add(group, variants);
+      for (const char* way : {"mount", "direct"})
+        results.add({group + "." + way,
+                     (results.median_of(group, way) - results.median_of(group, "alone")) / kRanks,
+                     "ms a rank", 10});
+    }
+  });
+}
+
+}  // namespace
+}  // namespace heddle::bench
+
+int main(int argc, char** argv) { return heddle::bench::launch_bench(argc, argv); }

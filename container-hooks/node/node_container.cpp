@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/node/node_container.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/channel.hpp"
+#include "base/content_hash.hpp"
+#include "base/exit_code.hpp"
+#include "base/find_program.hpp"
+#include "base/log.hpp"
+#include "base/mount_service.hpp"
+#include "base/mounts.hpp"
+#include "base/run_directory.hpp"
+#include "base/sandbox/privileges.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
+#include "container-hooks/host/programs.hpp"
+#include "container-hooks/host/watched_work.hpp"
+#include "container-hooks/swap/container_root.hpp"
+#include "container-hooks/swap/swap.hpp"
+
+namespace heddle::hook {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kAttempts = 4;
+constexpr std::chrono::minutes kStart{5};  ///< longer than --timeout's default
+constexpr std::chrono::seconds kAnswer{30};
+constexpr std::chrono::seconds kClose{1};
+constexpr const char* kPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Kernel file systems, and what resolves names of hosts and users; those that the host has.
+constexpr const char* kHostsOwn[] = {"/proc",       "/sys",      "/etc/hosts", "/etc/resolv.conf",
+                                     "/etc/passwd", "/etc/group"};
+
+Result<std::string> identity(const char* path) {
+  struct stat status {};
+  if (::stat(path, &status) != 0) return fail_errno(path, "cannot inspect it");
+  return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// The name of the container's socket: equal for those that one container can serve.
+Result<std::string> name_of(const NodeContainer& c) {
+  std::string all = HEDDLE_VERSION;
+  const auto add = [&](const std::string& part) { all += '\0' + part; };
+  // The run directory may be of several mount namespaces, and a job's end may kill its processes.
+  add(TRY(identity("/proc/self/ns/mnt")));
+  add(TRY(identity("/")));
+  add(TRY(identity(c.rootfs.c_str())));
+  for (const char* name : {"SLURM_JOB_ID", "LD_LIBRARY_PATH", "LD_PRELOAD"}) add(variable(name));
+  for (const auto& part : {own_program_dir().value_or(""), c.rootfs, c.hook.request.program,
+                           c.hook.mpi, c.hook.mount_point, c.hook.cache, c.hook.node})
+    add(part);
+  add(c.outside ? "outside" : "inside");
+  add(c.hook.request.on_failure == OnFailure::warn ? "warn" : "enforce");
+  for (const auto& volume : c.volumes) add(volume.source + '\0' + volume.target);
+  return "root-" + hash_bytes(all).hex();
+}
+
+Result<void> make_root(const NodeContainer& c) {
+  TRY(enter_private_namespace(usable_namespace_kind()));
+  if (c.outside) return {};
+  TRY(make_container_root(c.rootfs, c.volumes, Volumes::as_host));
+  return show_devices(c.rootfs);
+}
+
+/// Gives the namespaces to all that connect, until all have ended.
+Result<void> serve(const RunDirectory& directory, const std::string& name, const Fd& door) {
+  const auto mounts = TRY(open_file("/proc/self/ns/mnt", O_RDONLY));
+  const auto users = TRY(open_file("/proc/self/ns/user", O_RDONLY));
+  TRY(drop_capabilities("fs-hook"));
+  std::vector<Fd> members;
+  for (;;) {
+    std::vector<pollfd> polled{{door.get(), POLLIN, 0}};
+    for (const auto& member : members) polled.push_back({member.get(), 0, 0});
+    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR)
+      return fail_errno("fs-hook", "cannot wait");
+    std::erase_if(members, [&](const Fd& member) { return has_input(polled, member); });
+    if (has_input(polled, door)) {
+      Fd member(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      const int fds[] = {mounts.get(), users.get()};
+      if (member && send_packet(member.get(), "", fds)) members.push_back(std::move(member));
+    }
+    if (!members.empty()) continue;
+    // Who wants to connect holds the lock until it has.
+    const auto lock = directory.lock(name, kClose);
+    if (!lock || wait_for_input(door.get(), std::chrono::milliseconds(0)).value_or(true)) continue;
+    directory.remove(name);
+    return {};
+  }
+}
+
+/// The life of the container's first process. `starter`: the socket of who starts it.
+int live(const NodeContainer& c, const RunDirectory& directory, const std::string& name,
+         const Fd& door, const Fd& starter) {
+  ::setsid();
+  if (const auto made = make_root(c); !made) {
+    send_failure(starter.get(), made.error());
+    return 1;
+  }
+  // Until the starter has swapped.
+  if (!send_fd(starter.get(), starter.get()) || !receive_packet(starter.get(), kNoLimit)) return 1;
+  if (!c.outside && !change_root(c.rootfs)) {
+    send_failure(starter.get(), Error::from_errno(c.rootfs, "cannot become the root", errno));
+    return 1;
+  }
+  if (!send_fd(starter.get(), starter.get())) return 1;
+  return serve(directory, name, door) ? 0 : 1;
+}
+
+Result<void> swap(const NodeContainer& c, pid_t pid) {
+  note_step("looking at", "the installed programs");
+  TRY(trusted_hook());
+  TRY(check_trusted_directory(c.hook.cache));
+  ContainerConfig config;
+  config.rootfs = c.rootfs;
+  config.args = c.command;
+  config.cwd = c.cwd;
+  config.environment.push_back(std::string("PATH=") + kPath);
+  for (const auto& name : c.variables)
+    if (const char* value = std::getenv(name.c_str()))
+      config.environment.push_back(name + "=" + value);
+  const SwapOrder order{c.hook, pid, std::move(config), c.hook.request.program};
+  auto swapped = TRY(swap_container(order, [](const std::string& line) { warn(line); }));
+  const auto& decision = swapped.decision;
+  if (decision.outcome == Outcome::incompatible)
+    return fail(Error({}, decision.reason, {}, decision.hint));
+  if (decision.outcome == Outcome::nothing) warn("nothing to swap: " + decision.reason);
+  if (swapped.server) (void)swapped.server->release();
+  return {};
+}
+
+/// Makes the container, whose first process then serves at `door`.
+Result<void> start(const NodeContainer& c, const RunDirectory& directory, const std::string& name,
+                   const Fd& door) {
+  auto sockets = TRY(make_socket_pair());
+  ForkOptions options;
+  options.dies_with_parent = false;
+  options.keep = {door.get(), directory.get(), sockets.other.get()};
+  options.null_stdio = true;
+  options.name = "heddle-root";
+  Child first =
+      TRY(fork_child(options, [&] { return live(c, directory, name, door, sockets.other); }));
+  sockets.other.reset();
+  TRY(receive_fd(sockets.one.get()));
+  // A child, since run_watched() kills the descendants of a failed swap.
+  Child watched = TRY(fork_child({}, [&] {
+    const auto ended = run_watched(c.hook.limit, [&] {
+      const auto done = swap(c, first.pid());
+      if (done) return int{exit_done};
+      if (c.hook.request.on_failure == OnFailure::warn && !is_placed()) {
+        warn("the container runs with its own MPI: " + done.error().message());
+        return int{exit_done};
+      }
+      report(done.error());
+      return int{exit_failure};
+    });
+    if (ended && ended->done()) return *ended->status;
+    report(ended ? Error("", "not done after " + std::to_string(c.hook.limit.count()) +
+                                 " s (--timeout), or killed: " + ended->step)
+                 : ended.error());
+    return int{exit_failure};
+  }));
+  if (TRY(watched.wait()) != exit_done) return fail_errno("", "", ECANCELED);  // it has said why
+  TRY(send_packet(sockets.one.get(), "go"));
+  TRY(receive_fd(sockets.one.get()));
+  (void)first.release();
+  return {};
+}
+
+/// Connects to the container, and starts it if there is none.
+Result<Fd> connect_or_start(const NodeContainer& c) {
+  const auto name = TRY(name_of(c));
+  const auto directory = TRY(RunDirectory::open());
+  const Fd lock = TRY(directory.lock(name, kStart));
+  auto socket = directory.connect_to(name);
+  if (socket) return socket;
+  if (const int code = socket.error().code(); code != ECONNREFUSED && code != ENOENT) return socket;
+  directory.remove(name);  // a killed one leaves it
+  const Fd door = TRY(directory.listen_at(name));
+  socket = directory.connect_to(name);  // before the start: without members it ends
+  // Not a child of the program that this process becomes.
+  Child starter = TRY(fork_child({.default_signals = false}, [&] {
+    const auto done = start(c, directory, name, door);
+    if (!done && done.error().code() != ECANCELED) report(done.error());
+    return int{done ? exit_done : exit_failure};
+  }));
+  if (TRY(starter.wait()) == exit_done) return socket;
+  directory.remove(name);
+  return fail_errno("", "", ECANCELED);
+}
+
+Result<Fd> enter(const NodeContainer& c) {
+  for (int attempt = 1;; ++attempt) {
+    Fd socket = TRY(connect_or_start(c));
+    const auto answer = receive_packet(socket.get(), kAnswer);
+    if (!answer || answer->fds.size() != 2) {
+      if (attempt < kAttempts) continue;  // it has just ended
+      return fail("the node's container", "does not answer");
+    }
+    int death_signal = 0;
+    ::prctl(PR_GET_PDEATHSIG, &death_signal);
+    if (usable_namespace_kind() == NamespaceKind::user_and_mount &&
+        ::setns(answer->fds[1].get(), CLONE_NEWUSER) != 0)
+      return fail_errno("the node's container", "cannot enter its user namespace");
+    if (::setns(answer->fds[0].get(), CLONE_NEWNS) != 0)
+      return fail_errno("the node's container", "cannot enter its mount namespace");
+    ::prctl(PR_SET_PDEATHSIG, death_signal);  // a change of user namespace clears it
+    return socket;
+  }
+}
+
+std::vector<std::string> environment_of(const NodeContainer& c) {
+  std::vector<std::string> out;
+  if (c.outside) {
+    for (char** entry = ::environ; *entry; ++entry) out.emplace_back(*entry);
+    return out;
+  }
+  out.push_back(std::string("PATH=") + kPath);
+  auto names = c.variables;
+  for (const char* name : {"HOME", "TERM", "USER"}) names.emplace_back(name);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  for (const auto& name : names) {
+    const char* value = std::getenv(name.c_str());
+    if (!value) continue;
+    if (name == "PATH") out.clear();
+    out.push_back(name + "=" + value);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<int> run_in_node_container(NodeContainer c) {
+  c.rootfs = TRY(real_root(c.rootfs));
+  if (!fs::is_directory(c.rootfs))
+    return fail_errno(c.rootfs, "cannot use as the container's root", ENOTDIR,
+                      "an unpacked root file system is needed");
+  std::error_code error;
+  if (c.cwd.empty()) c.cwd = fs::current_path(error).string();
+  c.hook.stage = Stage::create_runtime;
+  if (!c.outside) {
+    for (const char* path : kHostsOwn)
+      if (fs::exists(path, error)) c.volumes.push_back({path, path});
+    // One may be below another.
+    std::ranges::stable_sort(c.volumes, {}, &Volume::target);
+  }
+  struct sigaction ends {
+  }, defaults{};
+  defaults.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &defaults, &ends);
+  auto socket = enter(c);
+  ::sigaction(SIGCHLD, &ends, nullptr);
+  if (!socket && socket.error().code() == ECANCELED) return int{exit_failure};
+  if (!socket) return fail(std::move(socket.error()));
+  if (::chdir(c.cwd.c_str()) != 0) return fail_errno(c.cwd, "cannot be the working directory");
+  const auto environment = environment_of(c);
+  const char* path = c.outside ? std::getenv("PATH") : nullptr;
+  const auto program = find_program(c.command[0], path ? path : kPath);
+  if (!program) return report_exec_failure(c.command[0], program.error().code());
+  TRY(keep_over_exec(socket->get()));
+  ::execve(program->c_str(), to_c_array(c.command).data(), to_c_array(environment).data());
+  return report_exec_failure(c.command[0], errno);
+}
+
+}  // namespace heddle::hook
