@@ -189,7 +189,7 @@ CommandLine::CommandLine(std::string_view command, std::vector<std::string> word
   set_usage(app_, "");
   app_.require_subcommand(1);
   settings_.hook.cache = default_cache();
-  settings_.hook.log = default_log();
+  if (command != "run") settings_.hook.log = default_log();
 
   CLI::App* sub = add("oci", "The hook itself: a container's state on stdin",
                       [this] { return oci_hook(settings_.hook); });

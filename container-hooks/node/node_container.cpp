@@ -75,9 +75,11 @@ Result<std::string> name_of(const NodeContainer& c) {
 
 Result<void> make_root(const NodeContainer& c) {
   TRY(enter_private_namespace(usable_namespace_kind()));
-  if (c.outside) return {};
-  TRY(make_container_root(c.rootfs, c.volumes, Volumes::as_host));
-  return show_devices(c.rootfs);
+  // In /dev it is made by the swap.
+  const auto& at = c.hook.mount_point;
+  TRY(make_container_root(c.rootfs, c.volumes, Volumes::as_host,
+                          at.starts_with("/dev/") ? "/" : at));
+  return c.outside ? Result<void>() : show_devices(c.rootfs);
 }
 
 /// Gives the namespaces to all that connect, until all have ended.
@@ -95,7 +97,7 @@ Result<void> serve(const RunDirectory& directory, const std::string& name, const
     if (has_input(polled, door)) {
       Fd member(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
       const int fds[] = {mounts.get(), users.get()};
-      if (member && send_packet(member.get(), "", fds)) members.push_back(std::move(member));
+      if (member && send_packet(member.get(), "enter", fds)) members.push_back(std::move(member));
     }
     if (!members.empty()) continue;
     // Who wants to connect holds the lock until it has.
@@ -256,12 +258,10 @@ Result<int> run_in_node_container(NodeContainer c) {
   std::error_code error;
   if (c.cwd.empty()) c.cwd = fs::current_path(error).string();
   c.hook.stage = Stage::create_runtime;
-  if (!c.outside) {
-    for (const char* path : kHostsOwn)
-      if (fs::exists(path, error)) c.volumes.push_back({path, path});
-    // One may be below another.
-    std::ranges::stable_sort(c.volumes, {}, &Volume::target);
-  }
+  for (const char* path : kHostsOwn)
+    if (!c.outside && fs::exists(path, error)) c.volumes.push_back({path, path});
+  // One may be below another.
+  std::ranges::stable_sort(c.volumes, {}, &Volume::target);
   struct sigaction ends {
   }, defaults{};
   defaults.sa_handler = SIG_DFL;

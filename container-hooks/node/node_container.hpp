@@ -30,7 +30,7 @@ struct NodeContainer {
   std::vector<std::string> variables;  ///< names of those that the program gets
   std::string cwd;                     ///< empty: the present one
   /// The command runs on the host's side, with all variables: it is an engine that is to run the
-  /// image directory, in which the host's files are mounted. No volumes.
+  /// image directory, in which volumes and the host's files are mounted.
   bool outside = false;
   std::vector<std::string> command;
 };

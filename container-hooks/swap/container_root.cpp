@@ -60,68 +60,124 @@ Result<void> make_place(const std::string& rootfs, fs::path path, bool is_direct
   return {};
 }
 
-Result<void> place_volume(const Fd& root, const std::string& rootfs, const Volume& volume,
-                          Volumes kind) {
-  auto target = find_in_root(root.get(), volume.target, 0);
-  if (!target && target.error().code() == ENOENT) {
+/// Shows in the empty directory `to` what is in `from`: each entry as a mount of its own.
+Result<void> mirror(const Fd& from, const std::string& name, const Fd& to) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fd_path(from.get()), error)) {
+    const auto file = entry.path().filename().string();
+    const auto status = entry.symlink_status(error);
+    const auto here = fd_path(to.get()) + "/" + file;
+    const bool is_link = fs::is_symlink(status);
+    if (is_link) fs::create_symlink(fs::read_symlink(entry.path(), error), here, error);
+    const int made = is_link                   ? 0
+                     : fs::is_directory(status) ? ::mkdirat(to.get(), file.c_str(), 0755)
+                                                : ::mknodat(to.get(), file.c_str(), S_IFREG, 0);
+    if (made != 0) return fail_errno(name + "/" + file, "cannot make a place there");
+    if (is_link) continue;
+    // By descriptor: it is what was looked at.
+    const auto source = TRY(open_file(entry.path(), O_PATH | O_NOFOLLOW));
+    const auto place = TRY(open_file(here, O_PATH | O_NOFOLLOW));
+    TRY(place_tree(fd_path(source.get()), place, name + "/" + file, Volumes::as_host));
+  }
+  if (error) return fail_errno(name, "cannot show what is there", error.value());
+  return {};
+}
+
+/// A container's root while its mounts are made.
+class Root {
+ public:
+  static Result<Root> open(const std::string& rootfs) {
+    auto fd = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
+    return Root(rootfs, std::move(fd));
+  }
+  const Fd& fd() const { return fd_; }
+
+  /// The place `path`, which is made if it is missing.
+  Result<Fd> place(const std::string& path, bool is_directory) {
+    auto there = find_in_root(fd_.get(), path, 0);
+    if (there || there.error().code() != ENOENT) return there;
+    auto made = make_place(rootfs_, path, is_directory);
+    // In a user namespace nobody may write to directories of users who are not in it.
+    if (!made && made.error().code() == EACCES) {
+      TRY(loosen(path));
+      made = make_place(rootfs_, path, is_directory);
+    }
+    if (!made) return fail(std::move(made.error()));
+    return find_in_root(fd_.get(), path, 0);
+  }
+  Result<void> add(const Volume& volume, Volumes kind) {
     struct stat source {};
     if (::stat(volume.source.c_str(), &source) != 0)
       return fail_errno(volume.source, "cannot be a volume");
-    const auto made = make_place(rootfs, volume.target, S_ISDIR(source.st_mode));
+    const auto target = place(volume.target, S_ISDIR(source.st_mode));
     // In another volume, which is the host's.
-    if (!made && made.error().code() == EROFS && kind == Volumes::inert) return {};
-    TRY(made);
-    target = find_in_root(root.get(), volume.target, 0);
+    if (!target && target.error().code() == EROFS && kind == Volumes::inert) return {};
+    if (!target) return fail(target.error());
+    return place_tree(volume.source, *target, volume.target, kind);
   }
-  if (!target) return fail(std::move(target.error()));
-  return place_tree(volume.source, *target, volume.target, kind);
-}
+  /// Nothing more is made.
+  Result<void> close(bool has_overlay) {
+    if (has_overlay) TRY(make_inert(fd_.get(), rootfs_, Reach::mount));
+    for (const auto& loose : loosened_) TRY(make_inert(loose.get(), rootfs_, Reach::mount));
+    return {};
+  }
+
+ private:
+  Root(std::string rootfs, Fd fd) : rootfs_(std::move(rootfs)), fd_(std::move(fd)) {}
+
+  /// Puts a tmpfs with the same entries over the nearest directory above `path` that exists.
+  Result<void> loosen(const fs::path& path) {
+    auto above = path.parent_path();
+    auto directory = find_in_root(fd_.get(), above, O_DIRECTORY);
+    while (!directory && above.has_relative_path()) {
+      above = above.parent_path();
+      directory = find_in_root(fd_.get(), above, O_DIRECTORY);
+    }
+    if (!directory) return fail(std::move(directory.error()));
+    auto tmpfs = TRY(new_tmpfs(kEmptyDirectory));
+    const auto source = TRY(open_file(fd_path(directory->get()), O_RDONLY | O_DIRECTORY));
+    TRY(mirror(source, above, tmpfs));
+    TRY(attach_mount(tmpfs.get(), directory->get(), above));
+    loosened_.push_back(std::move(tmpfs));
+    if (!above.has_relative_path()) fd_ = TRY(open_file(rootfs_, O_PATH | O_DIRECTORY));
+    return {};
+  }
+
+  std::string rootfs_;
+  Fd fd_;
+  std::vector<Fd> loosened_;
+};
 
 }  // namespace
 
 Result<void> make_container_root(const std::string& rootfs, const std::vector<Volume>& volumes,
-                                 Volumes kind) {
+                                 Volumes kind, const std::string& directory) {
   const auto image = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
   const auto lacks = [&](const std::string& path) {
     const auto place = find_in_root(image.get(), path, 0);
     return !place && place.error().code() == ENOENT;
   };
   const bool lacks_places =
-      lacks("/dev") || std::any_of(volumes.begin(), volumes.end(),
-                                   [&](const auto& one) { return lacks(one.target); });
+      lacks("/dev") || lacks(directory) ||
+      std::any_of(volumes.begin(), volumes.end(),
+                  [&](const auto& one) { return lacks(one.target); });
   TRY(lacks_places ? place_overlay(rootfs, image)
                    : place_tree(rootfs, image, rootfs, Volumes::inert));
-  const auto root = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
-  for (const auto& volume : volumes) TRY(place_volume(root, rootfs, volume, kind));
+  auto root = TRY(Root::open(rootfs));
+  for (const auto& volume : volumes) TRY(root.add(volume, kind));
+  TRY(root.place(directory, true));
   // /dev gets the mount point, as with runtimes.
-  if (lacks_places) TRY(make_place(rootfs, "/dev", true));
-  const auto dev = TRY(find_in_root(root.get(), "/dev", O_DIRECTORY));
+  const auto dev = TRY(root.place("/dev", true));
   const auto tmpfs = TRY(new_tmpfs(kEmptyDirectory));
   TRY(attach_mount(tmpfs.get(), dev.get(), "/dev"));
-  return lacks_places ? make_inert(root.get(), rootfs, Reach::mount) : Result<void>();
+  return root.close(lacks_places);
 }
 
 Result<void> show_devices(const std::string& rootfs) {
   const auto root = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
   const auto dev = TRY(find_in_root(root.get(), "/dev", O_DIRECTORY));
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/dev", error)) {
-    const auto name = entry.path().filename().string();
-    const auto here = fd_path(dev.get()) + "/" + name;
-    const auto status = entry.symlink_status(error);
-    if (fs::is_symlink(status)) {
-      fs::create_symlink(fs::read_symlink(entry.path(), error), here, error);
-      continue;
-    }
-    const auto made = fs::is_directory(status)
-                          ? ::mkdirat(dev.get(), name.c_str(), 0755)
-                          : ::mknodat(dev.get(), name.c_str(), S_IFREG | 0644, 0);
-    if (made != 0) return fail_errno("/dev/" + name, "cannot make a place there");
-    const auto place = TRY(open_file(here, O_PATH | O_NOFOLLOW));
-    TRY(place_tree(entry.path(), place, entry.path(), Volumes::as_host));
-  }
-  if (error) return fail_errno("/dev", "cannot read it", error.value());
-  return {};
+  const auto hosts = TRY(open_file("/dev", O_RDONLY | O_DIRECTORY));
+  return mirror(hosts, "/dev", dev);
 }
 
 bool change_root(const std::string& rootfs) {

@@ -15,10 +15,10 @@ enum class Volumes : std::uint8_t {
 };
 
 /// Makes `rootfs` (canonical), in this process's mount namespace, a container's root as before its
-/// program starts: with volumes and an empty /dev. The image is read-only, nosuid and nodev.
-/// Targets of volumes that it lacks are made in an overlay in memory.
+/// program starts: with volumes and an empty /dev. The image is read-only, nosuid and nodev. Targets
+/// of volumes that it lacks, and `directory`, are made in memory.
 Result<void> make_container_root(const std::string& rootfs, const std::vector<Volume>& volumes,
-                                 Volumes kind);
+                                 Volumes kind, const std::string& directory = "/");
 
 /// Shows the host's devices in the empty /dev of make_container_root().
 Result<void> show_devices(const std::string& rootfs);

@@ -294,7 +294,7 @@ Result<void> place(InsideContainer& inside, const SwapOrder& order, const Decide
     }
     const auto& error = tree.error();
     if (error.cause() == Cause::unfit) return fail(error);
-    if (error.code() != ENOENT && error.code() != EPERM)
+    if (error.code() != ENOENT && error.code() != EPERM && error.code() != EACCES)
       warn("a mount of its own for this container: " + error.message());
   }
   Fd container_tree;
