@@ -178,8 +178,10 @@ void CommandLine::add_run() {
   sub->add_option("--chdir", c.cwd, "The command's working directory (default: this one)")
       ->check(bad_container_path)
       ->option_text("DIR");
-  sub->add_flag("--outside", c.outside,
-                "The command is an engine on the host's side, which runs the image's directory");
+  sub->add_option("--engine", c.engine,
+                  "A word of an engine that makes the container of the directory (repeatable)")
+      ->allow_extra_args(false)
+      ->option_text("WORD");
   add_start_options(sub);
 }
 
@@ -245,6 +247,7 @@ Result<int> run(int argc, char** argv) {
   // These two enter a container's namespaces.
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "oci" || command == "verify") TRY(run_sealed(argv));
+  if (command == kServeCommand) return serve_node_container({argv + 2, argv + argc});
   const auto words =
       command == "run" ? std::find(argv + 1, argv + argc, std::string_view("--")) : argv + argc;
   CommandLine line(command, {std::min(words + 1, argv + argc), argv + argc});

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,6 +26,7 @@
 #include "base/sandbox/privileges.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
+#include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
 #include "container-hooks/host/watched_work.hpp"
 #include "container-hooks/swap/container_root.hpp"
@@ -39,6 +41,7 @@ constexpr int kAttempts = 4;
 constexpr std::chrono::minutes kStart{5};  ///< longer than --timeout's default
 constexpr std::chrono::seconds kAnswer{30};
 constexpr std::chrono::seconds kClose{1};
+constexpr const char* kProcessName = "heddle-root";
 constexpr const char* kPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Kernel file systems, and what resolves names of hosts and users; those that the host has.
 constexpr const char* kHostsOwn[] = {"/proc",       "/sys",      "/etc/hosts", "/etc/resolv.conf",
@@ -67,7 +70,7 @@ Result<std::string> name_of(const NodeContainer& c) {
   for (const auto& part : {own_program_dir().value_or(""), c.rootfs, c.hook.request.program,
                            c.hook.mpi, c.hook.mount_point, c.hook.cache, c.hook.node})
     add(part);
-  add(c.outside ? "outside" : "inside");
+  for (const auto& word : c.engine) add(word);
   add(c.hook.request.on_failure == OnFailure::warn ? "warn" : "enforce");
   for (const auto& volume : c.volumes) add(volume.source + '\0' + volume.target);
   return "root-" + hash_bytes(all).hex();
@@ -79,7 +82,7 @@ Result<void> make_root(const NodeContainer& c) {
   const auto& at = c.hook.mount_point;
   TRY(make_container_root(c.rootfs, c.volumes, Volumes::as_host,
                           at.starts_with("/dev/") ? "/" : at));
-  return c.outside ? Result<void>() : show_devices(c.rootfs);
+  return c.engine.empty() ? show_devices(c.rootfs) : Result<void>();
 }
 
 /// Gives the namespaces to all that connect, until all have ended.
@@ -108,6 +111,23 @@ Result<void> serve(const RunDirectory& directory, const std::string& name, const
   }
 }
 
+/// Becomes the engine, which is to run serve_node_container(). Returns only on failure.
+Result<void> become_engine(const NodeContainer& c, const RunDirectory& directory,
+                           const std::string& name, const Fd& door, const Fd& starter) {
+  const auto engine = TRY(find_program(c.engine[0]));
+  const auto self = TRY(open_file("/proc/self/exe", O_RDONLY));
+  auto words = c.engine;
+  words.push_back(fd_path(self.get()));
+  words.emplace_back(kServeCommand);
+  for (const int fd : {door.get(), directory.get(), starter.get(), self.get()}) {
+    if (::fcntl(fd, F_SETFD, 0) != 0) return fail_errno(c.engine[0], "cannot start it");
+    words.push_back(std::to_string(fd));
+  }
+  words.push_back(name);
+  ::execv(engine.c_str(), to_c_array(words).data());
+  return fail_errno(c.engine[0], "cannot start it");
+}
+
 /// The life of the container's first process. `starter`: the socket of who starts it.
 int live(const NodeContainer& c, const RunDirectory& directory, const std::string& name,
          const Fd& door, const Fd& starter) {
@@ -118,7 +138,11 @@ int live(const NodeContainer& c, const RunDirectory& directory, const std::strin
   }
   // Until the starter has swapped.
   if (!send_fd(starter.get(), starter.get()) || !receive_packet(starter.get(), kNoLimit)) return 1;
-  if (!c.outside && !change_root(c.rootfs)) {
+  if (!c.engine.empty()) {
+    send_failure(starter.get(), become_engine(c, directory, name, door, starter).error());
+    return 1;
+  }
+  if (!change_root(c.rootfs)) {
     send_failure(starter.get(), Error::from_errno(c.rootfs, "cannot become the root", errno));
     return 1;
   }
@@ -155,8 +179,10 @@ Result<void> start(const NodeContainer& c, const RunDirectory& directory, const 
   ForkOptions options;
   options.dies_with_parent = false;
   options.keep = {door.get(), directory.get(), sockets.other.get()};
+  const Fd messages(::memfd_create("heddle-messages", MFD_CLOEXEC));  // an engine's
   options.null_stdio = true;
-  options.name = "heddle-root";
+  options.log = messages.get();
+  options.name = kProcessName;
   Child first =
       TRY(fork_child(options, [&] { return live(c, directory, name, door, sockets.other); }));
   sockets.other.reset();
@@ -181,7 +207,13 @@ Result<void> start(const NodeContainer& c, const RunDirectory& directory, const 
   }));
   if (TRY(watched.wait()) != exit_done) return fail_errno("", "", ECANCELED);  // it has said why
   TRY(send_packet(sockets.one.get(), "go"));
-  TRY(receive_fd(sockets.one.get()));
+  auto serves = receive_fd(sockets.one.get());
+  if (!serves) {
+    (void)::lseek(messages.get(), 0, SEEK_SET);
+    (void)write_all(STDERR_FILENO, read_all(messages.get(), "messages").value_or(""), "stderr");
+    if (serves.error().code() != ECONNRESET) return fail(std::move(serves.error()));
+    return fail(c.engine.empty() ? "fs-hook" : c.engine[0], "made no container");
+  }
   (void)first.release();
   return {};
 }
@@ -218,8 +250,9 @@ Result<Fd> enter(const NodeContainer& c) {
     }
     int death_signal = 0;
     ::prctl(PR_GET_PDEATHSIG, &death_signal);
-    if (usable_namespace_kind() == NamespaceKind::user_and_mount &&
-        ::setns(answer->fds[1].get(), CLONE_NEWUSER) != 0)
+    const bool is_here = identity("/proc/self/ns/user").value_or("") ==
+                         identity(fd_path(answer->fds[1].get()).c_str()).value_or("other");
+    if (!is_here && ::setns(answer->fds[1].get(), CLONE_NEWUSER) != 0)
       return fail_errno("the node's container", "cannot enter its user namespace");
     if (::setns(answer->fds[0].get(), CLONE_NEWNS) != 0)
       return fail_errno("the node's container", "cannot enter its mount namespace");
@@ -229,12 +262,7 @@ Result<Fd> enter(const NodeContainer& c) {
 }
 
 std::vector<std::string> environment_of(const NodeContainer& c) {
-  std::vector<std::string> out;
-  if (c.outside) {
-    for (char** entry = ::environ; *entry; ++entry) out.emplace_back(*entry);
-    return out;
-  }
-  out.push_back(std::string("PATH=") + kPath);
+  std::vector<std::string> out = {std::string("PATH=") + kPath};
   auto names = c.variables;
   for (const char* name : {"HOME", "TERM", "USER"}) names.emplace_back(name);
   std::sort(names.begin(), names.end());
@@ -259,7 +287,7 @@ Result<int> run_in_node_container(NodeContainer c) {
   if (c.cwd.empty()) c.cwd = fs::current_path(error).string();
   c.hook.stage = Stage::create_runtime;
   for (const char* path : kHostsOwn)
-    if (!c.outside && fs::exists(path, error)) c.volumes.push_back({path, path});
+    if (c.engine.empty() && fs::exists(path, error)) c.volumes.push_back({path, path});
   // One may be below another.
   std::ranges::stable_sort(c.volumes, {}, &Volume::target);
   struct sigaction ends {
@@ -272,12 +300,23 @@ Result<int> run_in_node_container(NodeContainer c) {
   if (!socket) return fail(std::move(socket.error()));
   if (::chdir(c.cwd.c_str()) != 0) return fail_errno(c.cwd, "cannot be the working directory");
   const auto environment = environment_of(c);
-  const char* path = c.outside ? std::getenv("PATH") : nullptr;
-  const auto program = find_program(c.command[0], path ? path : kPath);
+  const auto program = find_program(c.command[0], kPath);
   if (!program) return report_exec_failure(c.command[0], program.error().code());
   TRY(keep_over_exec(socket->get()));
   ::execve(program->c_str(), to_c_array(c.command).data(), to_c_array(environment).data());
   return report_exec_failure(c.command[0], errno);
+}
+
+Result<int> serve_node_container(const std::vector<std::string>& words) {
+  if (words.size() != 5) return int{exit_usage};
+  std::vector<Fd> fds;
+  for (std::size_t i = 0; i < 4; ++i) fds.emplace_back(std::atoi(words[i].c_str()));
+  (void)::prctl(PR_SET_NAME, kProcessName);
+  const auto directory = TRY(RunDirectory::find(fd_path(fds[1].get()) + "/."));
+  if (!send_fd(fds[2].get(), fds[2].get())) return int{exit_failure};
+  fds.resize(1);
+  TRY(serve(directory, words[4], fds[0]));
+  return int{exit_done};
 }
 
 }  // namespace heddle::hook

@@ -29,14 +29,19 @@ struct NodeContainer {
   std::vector<Volume> volumes;
   std::vector<std::string> variables;  ///< names of those that the program gets
   std::string cwd;                     ///< empty: the present one
-  /// The command runs on the host's side, with all variables: it is an engine that is to run the
-  /// image directory, in which volumes and the host's files are mounted.
-  bool outside = false;
+  /// The words of an engine that makes the container of the image's directory, in which volumes and
+  /// the host's files are mounted; empty: none. It runs a program on and with all descriptors.
+  std::vector<std::string> engine;
   std::vector<std::string> command;
 };
 
 /// Executes the command in the container, in this process. Returns only on failure: the exit
 /// status. Single-threaded.
 Result<int> run_in_node_container(NodeContainer container);
+
+/// What an engine runs: answers for the container that it has made, until its last process ends.
+/// `words`: of the command line behind this one. Result: the exit status.
+inline constexpr const char* kServeCommand = "serve";
+Result<int> serve_node_container(const std::vector<std::string>& words);
 
 }  // namespace heddle::hook

@@ -69,7 +69,7 @@ Result<void> mirror(const Fd& from, const std::string& name, const Fd& to) {
     const auto here = fd_path(to.get()) + "/" + file;
     const bool is_link = fs::is_symlink(status);
     if (is_link) fs::create_symlink(fs::read_symlink(entry.path(), error), here, error);
-    const int made = is_link                   ? 0
+    const int made = is_link                    ? 0
                      : fs::is_directory(status) ? ::mkdirat(to.get(), file.c_str(), 0755)
                                                 : ::mknodat(to.get(), file.c_str(), S_IFREG, 0);
     if (made != 0) return fail_errno(name + "/" + file, "cannot make a place there");
@@ -157,10 +157,9 @@ Result<void> make_container_root(const std::string& rootfs, const std::vector<Vo
     const auto place = find_in_root(image.get(), path, 0);
     return !place && place.error().code() == ENOENT;
   };
-  const bool lacks_places =
-      lacks("/dev") || lacks(directory) ||
-      std::any_of(volumes.begin(), volumes.end(),
-                  [&](const auto& one) { return lacks(one.target); });
+  const bool lacks_places = lacks("/dev") || lacks(directory) ||
+                            std::any_of(volumes.begin(), volumes.end(),
+                                        [&](const auto& one) { return lacks(one.target); });
   TRY(lacks_places ? place_overlay(rootfs, image)
                    : place_tree(rootfs, image, rootfs, Volumes::inert));
   auto root = TRY(Root::open(rootfs));

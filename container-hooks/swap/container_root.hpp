@@ -15,8 +15,8 @@ enum class Volumes : std::uint8_t {
 };
 
 /// Makes `rootfs` (canonical), in this process's mount namespace, a container's root as before its
-/// program starts: with volumes and an empty /dev. The image is read-only, nosuid and nodev. Targets
-/// of volumes that it lacks, and `directory`, are made in memory.
+/// program starts: with volumes and an empty /dev. The image is read-only, nosuid and nodev.
+/// Targets of volumes that it lacks, and `directory`, are made in memory.
 Result<void> make_container_root(const std::string& rootfs, const std::vector<Volume>& volumes,
                                  Volumes kind, const std::string& directory = "/");
 
