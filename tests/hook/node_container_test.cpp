@@ -90,8 +90,9 @@ TEST_P(NodeContainer, words_variables_and_statuses_are_exact) {
 }
 
 TEST_P(NodeContainer, user_without_rights_to_the_image_runs_in_it) {
-  const auto device = dir_ / "fuse", home = dir_ / "home";
+  const auto device = dir_ / "fuse", home = dir_ / "home", image = dir_ / "image";
   fs::create_directory(home);
+  fs::create_directory(image);
   run_checked({"chown", "65534:65534", home});
   // The user may not pass through root's home to the image.
   const auto ran = run(
@@ -99,10 +100,11 @@ TEST_P(NodeContainer, user_without_rights_to_the_image_runs_in_it) {
               "-m",
               "sh",
               "-ec",
-              "mknod -m 666 $0 c 10 229; mount --bind $0 /dev/fuse; mount --bind $1 /srv; shift; "
+              "mknod -m 666 $0 c 10 229; mount --bind $0 /dev/fuse; mount --bind $1 $2; shift 2; "
               "exec \"$@\"",
               device,
               rootfs_,
+              image,
               "setpriv",
               "--reuid",
               "65534",
