@@ -9,15 +9,17 @@ _fs_hook() {
     --runtime) values='podman runc crun' ;;
     --policy) values='enforce warn' ;;
     --policy) values='enforce warn' ;;
+    --policy) values='enforce warn' ;;
   esac
   case ${COMP_WORDS[1]} in
-    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
-    cdi) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
-    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --always --allow-annotations --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
-    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --always --allow-annotations --hook-file' ;;
+    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage' ;;
+    cdi) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage' ;;
+    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --always --allow-annotations --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage --always --allow-annotations --hook-file' ;;
+    run) ((COMP_CWORD < 2)) || words='-h --help --rootfs --volume --env --chdir --engine --program --policy --cache-limit --log --node --timeout --cache --at --mpi' ;;
     verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi' ;;
   esac
-  ((COMP_CWORD != 1)) || words+=' bundle cdi install oci verify'
+  ((COMP_CWORD != 1)) || words+=' bundle cdi install oci run verify'
   if [[ $values ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word")
     return

@@ -5,7 +5,7 @@ _fs_launch() {
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --via) values='best private fusermount direct' ;;
-    --backend) values='auto podman charliecloud docker apptainer singularity shifter' ;;
+    --backend) values='auto podman charliecloud bare docker apptainer singularity shifter' ;;
     --hold) values='agent exec' ;;
     --on-tool-exit) values='release kill' ;;
   esac

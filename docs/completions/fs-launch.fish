@@ -12,7 +12,7 @@ complete -c fs-launch -l tree -r -d 'Serve the directory tree DIR over its own p
 complete -c fs-launch -l python -r -d 'As fs-gen --python'
 complete -c fs-launch -l via -x -a 'best private fusermount direct' -d 'As fs-gen --via'
 complete -c fs-launch -l image -r -d 'Run each rank in a container of this image, or of this unpacked root file system'
-complete -c fs-launch -l backend -x -a 'auto podman charliecloud docker apptainer singularity shifter' -d 'What runs the containers (default: podman)'
+complete -c fs-launch -l backend -x -a 'auto podman charliecloud bare docker apptainer singularity shifter' -d 'What runs the containers (default: podman, or without it and for a directory bare)'
 complete -c fs-launch -l source -r -d 'A script that a shell in the container reads before the program starts'
 complete -c fs-launch -l hold -x -a 'agent exec' -d 'Hold the ranks before their program, or stopped after its exec, until fs-launch release ID'
 complete -c fs-launch -l hold-id -r -d 'Use this ID, instead of one that is printed'
