@@ -119,7 +119,7 @@ TEST_P(NodeContainer, user_without_rights_to_the_image_runs_in_it) {
               "--backend",
               backend(),
               "--image",
-              "/srv"} +
+              image} +
           ranks(2, {"sh", "-c",
                     "id -u; touch /x /etc/x 2>/dev/null && echo written; readlink "
                     "/proc/self/ns/user; ./hello"}),
