@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Whole jobs of fs-launch on four nodes: what they ask of a slow file system, odd nodes, and kills.
+#include <fmt/format.h>
+
+#include <thread>
+
 #include "tests/launch/on_nodes.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/slow_mount.hpp"
@@ -79,6 +83,73 @@ TEST_F(Of500Libraries, a_node_has_one_mount_and_a_shipped_bundle_is_all_that_is_
   const auto counts = slow_->reset();
   EXPECT_EQ(requests(counts.files, "lib/", "READ"), 0U);
   EXPECT_EQ(requests(counts.files, "lib/", "OPEN"), 0U);
+}
+
+class OfAPythonProgram : public OnSlowFiles {
+ protected:
+  void make_files() override {
+    const auto numpy = run({"/usr/bin/python3", "-c", "import numpy; print(numpy.__path__[0])"});
+    if (numpy.status != 0) HEDDLE_SKIP("numpy is not installed");
+    fs::create_directories(files() + "/site");
+    run_checked({"cp", "-r", lines_of(numpy.out).at(0), files() + "/site/numpy"});
+    std::ofstream main(dir_ / "main.py");
+    main << "import numpy, os, sys, time\n";
+    for (int i = 0; i < 100; ++i) {
+      const auto name = "p" + std::to_string(i), package = files() + "/site/" + name;
+      fs::create_directories(package);
+      std::ofstream(package + "/__init__.py") << "from . import m\n";
+      std::ofstream(package + "/m.py") << "x = 1\n";
+      main << "import " << name << "\n";
+    }
+    main << "print(numpy.__file__, sum(p.m.x for n, p in globals().items() if n[1:].isdigit()))\n"
+            "while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]): time.sleep(0.1)\n";
+    run_checked({"python3", "-m", "compileall", "-q", files() + "/site"});
+    run_checked({"sleep", "2.1"});  // younger files are not cached
+  }
+  /// `place`: options of srun.
+  std::string job(int ranks, const std::string& place, const std::string& arguments = "") const {
+    return "PYTHONPATH=" + files() + "/site " + fs_launch_ + " --report srun -Q -O -N4 " + place +
+           " --ntasks-per-node=" + std::to_string(ranks) + " /usr/bin/python3 main.py " + arguments;
+  }
+  /// Requests of a job of so many ranks a node, by path and opcode.
+  std::map<std::string, std::uint64_t> asked(int ranks, const std::string& place) {
+    (void)slow_->reset();
+    const auto ran = cluster_->sh(job(ranks, place) + " | sort | uniq -c", {.deadline = 1min});
+    EXPECT_EQ(ran.out, fmt::format("{:>7} {}/site/numpy/__init__.py 100\n", 4 * ranks, files()))
+        << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(fmt::format("{0} of {0} ranks guided on 4 nodes", 4 * ranks)));
+    const auto counts = slow_->reset();
+    std::map<std::string, std::uint64_t> out;
+    for (const auto* paths : {&counts.files, &counts.directories, &counts.missing})
+      for (const auto& [path, requests] : *paths)
+        for (const auto& [opcode, count] : requests) out[opcode + " " + path] += count;
+    return out;
+  }
+};
+
+/// The script is elsewhere: its directory, where users work, is never served from a map.
+TEST_F(OfAPythonProgram, second_rank_of_a_node_asks_nothing_of_the_file_system) {
+  (void)asked(1, "");  // resolves, and learns
+  // The first job of a node; reading ahead is not of its second rank.
+  std::string difference = "not tried";
+  std::thread first([&] {
+    const auto ran =
+        cluster_->sh("salloc -Q -N4 sh -c '" + job(1, "", "done") + "'", {.deadline = 3min});
+    EXPECT_THAT(ran.err, HasSubstr("4 of 4 ranks guided"));
+  });
+  if (wait_until(60s, [&] { return left().find("hd-") != std::string::npos; })) {
+    const auto beside = "--overlap --jobid=$(squeue -ho %A)";
+    (void)asked(4, beside);
+    const auto alone = asked(1, beside), four = asked(4, beside);
+    difference.clear();
+    for (const auto& [what, count] : four)
+      if (const auto found = alone.find(what); found == alone.end() || count > found->second)
+        difference += fmt::format("{}: {} and not {}\n", what, count,
+                                  found == alone.end() ? 0 : found->second);
+  }
+  std::ofstream(dir_ / "done") << "";
+  first.join();
+  EXPECT_EQ(difference, "");
 }
 
 class OnOddNodes : public OnNodes {};
