@@ -128,7 +128,7 @@ class OfAPythonProgram : public OnSlowFiles {
 };
 
 /// The script is elsewhere: its directory, where users work, is never served from a map.
-TEST_F(OfAPythonProgram, second_rank_of_a_node_asks_nothing_of_the_file_system) {
+TEST_F(OfAPythonProgram, later_ranks_of_a_node_ask_nothing_of_the_file_system) {
   (void)asked(1, "");  // resolves, and learns
   // The first job of a node; reading ahead is not of its second rank.
   std::string difference = "not tried";
@@ -142,12 +142,12 @@ TEST_F(OfAPythonProgram, second_rank_of_a_node_asks_nothing_of_the_file_system) 
     (void)asked(4, beside);
     const auto alone = asked(1, beside), four = asked(4, beside);
     difference.clear();
+    // What each of the twelve ranks more would ask. A few checks for changes depend on the time.
     for (const auto& [what, count] : four) {
-      // One open in some hundred asks whether its file has changed, of one rank as of four.
-      if (what.starts_with("GETATTR ")) continue;
-      if (const auto found = alone.find(what); found == alone.end() || count > found->second)
-        difference += fmt::format("{}: {} and not {}\n", what, count,
-                                  found == alone.end() ? 0 : found->second);
+      const auto found = alone.find(what);
+      const auto before = found == alone.end() ? 0 : found->second;
+      if (count >= before + 12)
+        difference += fmt::format("{}: {} and not {}\n", what, count, before);
     }
   }
   std::ofstream(dir_ / "done") << "";
