@@ -222,12 +222,16 @@ class RunJob {
   /// Empty: others still run, or `fs-job stop` is to come.
   std::string leave(const Options& o, AppEnd end) {
     const auto lock = value_or_throw(spool_.lock());
-    if (!job_.value("run", false) || ::flock(users_.get(), LOCK_EX | LOCK_NB) != 0) return {};
     auto job = value_or_throw(spool_.read());
-    if (job.is_null()) return {};
+    if (job.is_null() || !job.value("run", false)) return {};
+    // Of the first that failed, if any did.
+    const bool is_kept = job.value("exitcode", 0) == 0;
+    if (is_kept) job["exitcode"] = end.status, job["exitsignal"] = end.signal;
+    if (::flock(users_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (is_kept && end.status != 0) value_or_throw(spool_.write(job));
+      return {};
+    }
     job.erase("run");
-    job["exitcode"] = end.status;
-    job["exitsignal"] = end.signal;
     stop_job(spool_, job);
     return stage_job(spool_, job, o);
   }

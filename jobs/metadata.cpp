@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "jobs/metadata.hpp"
 
-#include <pwd.h>
+#include <fcntl.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/child.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/launch/rank.hpp"
@@ -151,6 +152,24 @@ json control_group() {
   return out;
 }
 
+/// Of id(1): the agent of fs-launch is static, and name services are libraries of the host's libc.
+std::string user_name() {
+  std::string name;
+  auto pipe = make_pipe();
+  const auto null = open_file("/dev/null", O_WRONLY);
+  if (pipe && null) {
+    SpawnOptions options;
+    options.fds = {{pipe->write_end.get(), STDOUT_FILENO}, {null->get(), STDERR_FILENO}};
+    options.environment.emplace();
+    auto child = spawn("/usr/bin/id", {"id", "-un"}, options);
+    pipe->write_end.reset();
+    const auto text = read_all(pipe->read_end.get(), "id", 4096);
+    if (child && text) name = text->substr(0, text->find('\n'));
+    if (child) (void)child->wait();
+  }
+  return name.empty() ? std::to_string(::getuid()) : name;
+}
+
 json machine() {
   json out = json::object();
   out["cpus"] = ::sysconf(_SC_NPROCESSORS_ONLN);
@@ -243,8 +262,7 @@ json begin_metadata(const std::string& jobid) {
     job["job_start"] = *inherited;
   job["restart"] = number_in(variable("SLURM_RESTART_COUNT")).value_or(0);
   job["uid"] = ::getuid();
-  const passwd* user = ::getpwuid(::getuid());
-  job["user"] = user ? user->pw_name : std::to_string(::getuid());
+  job["user"] = to_json_text(user_name());
   std::error_code ignored;
   job["workdir"] = to_json_text(std::filesystem::current_path(ignored).string());
   const auto name = variable("SLURM_JOB_NAME");

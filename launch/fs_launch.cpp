@@ -29,6 +29,8 @@
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
+#include "jobs/metadata.hpp"
+#include "jobs/spool.hpp"
 #include "launch/allocation.hpp"
 #include "launch/hooks.hpp"
 #include "launch/profile.hpp"
@@ -54,6 +56,7 @@ struct Options {
   std::string hold_id;
   int tool = -1;
   bool report = false;
+  bool job = false;
   bool dry_run = false;
   bool quiet = false;
   Words command;
@@ -116,6 +119,10 @@ void add_options(CLI::App& app, Options& o) {
       "--report", o.report,
       "When the launcher has ended, write to stderr which ranks were guided, and why others "
       "were not");
+#ifdef HEDDLE_WITH_JOBS
+  app.add_flag("--job", o.job,
+               "Collect what the ranks do, as fs-job run: an archive a node in $HEDDLE_JOB_TO (.)");
+#endif
   app.add_flag("--dry-run", o.dry_run,
                "Start nothing; print the variables that would be set and the command");
   app.add_flag("-q,--quiet", o.quiet, "No line on stderr when the job runs without heddle");
@@ -194,6 +201,19 @@ void prepare_image(LaunchSettings& settings) {
   settings.hooks = container.hooks;
 }
 
+#ifdef HEDDLE_WITH_JOBS
+/// All nodes get one id and start, so that their archives are one job's.
+void prepare_job(LaunchSettings& settings) {
+  const auto variable = [](const char* name, const std::string& otherwise) {
+    const char* value = std::getenv(name);
+    return value && *value ? value : otherwise;
+  };
+  settings.job = value_or_throw(jobs::job_id(""));
+  settings.job_start = variable("HEDDLE_JOB_START", std::to_string(jobs::now_us()));
+  settings.job_to = std::filesystem::absolute(variable("HEDDLE_JOB_TO", ".")).string();
+}
+#endif
+
 void print_plan(const Hooks& hooks, const Words& command) {
   std::string out;
   for (const auto& [name, value] : hooks.variables)
@@ -239,6 +259,9 @@ AppEnd launch(Options& o) {
     const auto id = hold->path().substr(hold->path().rfind('/') + 1);
     if (o.hold_id.empty()) say("ranks will be held: fs-launch release " + id);
   }
+#ifdef HEDDLE_WITH_JOBS
+  if (o.job) prepare_job(o.settings);
+#endif
   const auto hooks = hooks_for(o.settings);
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
@@ -271,6 +294,8 @@ int run_program(int argc, char** argv) {
   }
   if (o.hold.mode == "exec" && !o.settings.image.empty())
     return usage_error("fs-launch", "--hold exec and --image exclude each other");
+  if (o.job && (!o.settings.image.empty() || !o.hold.mode.empty()))
+    return usage_error("fs-launch", "--job excludes --image and --hold");
   o.command = std::move(split.command);
   clean_up_on_signals();
   return end_like(launch(o));

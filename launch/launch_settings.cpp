@@ -61,6 +61,9 @@ void for_each_field(Settings& s, const Each& each) {
   each("hooks", s.hooks);
   each("hold", s.hold);
   each("reports", s.reports);
+  each("job", s.job);
+  each("job-start", s.job_start);
+  each("job-to", s.job_to);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/child.hpp"
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/launch/rank.hpp"
@@ -22,6 +23,7 @@
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
+#include "jobs/commands.hpp"
 #include "launch/hooks.hpp"
 #include "launch/profile.hpp"
 #include "launch/rank_container.hpp"
@@ -198,6 +200,22 @@ Result<Profile> take_profile(const std::string& path) {
   return profile;
 }
 
+#ifdef HEDDLE_WITH_JOBS
+/// As `fs-job run`: forks this agent once more, without `settings.job`, and writes the node's
+/// archive when the last rank there has ended. In this static program, so that a node without a
+/// library of fs-job's runs its ranks.
+int run_collected(const std::string& agent, LaunchSettings settings, int argc, char** argv) {
+  ::setenv("HEDDLE_JOB_START", settings.job_start.c_str(), 1);
+  std::vector<std::string> words{"run",           "-q", "--jobid", settings.job, "--to",
+                                 settings.job_to, "--", agent};
+  words.insert(words.end(), argv + 1, argv + argc);
+  settings.job.clear();
+  ::setenv(kLaunchVariable, encode(agent, settings).c_str(), 1);
+  const auto pointers = to_c_array(words);
+  return jobs::run_command(static_cast<int>(words.size()), const_cast<char**>(pointers.data()));
+}
+#endif
+
 }  // namespace
 
 bool starts_ranks(const std::string& path) {
@@ -222,6 +240,11 @@ int become_rank(int argc, char** argv) {
     const int error = execute({argv[2], {argv + 3, argv + argc}, Environment().entries()});
     return report_exec_failure(argv[3], error);
   }
+#ifdef HEDDLE_WITH_JOBS
+  if (settings && !settings->job.empty() && Environment().get("HEDDLE") != "off")
+    return run_collected(std::string(value).substr(0, std::string_view(value).find(kSeparator)),
+                         *settings, argc, argv);
+#endif
   remove_hooks();
   Rank rank(argv[2], {argv + 3, argv + argc}, settings.value_or(LaunchSettings()));
   std::string why = settings ? "" : "fs-launch is of another version";

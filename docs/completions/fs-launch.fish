@@ -19,5 +19,6 @@ complete -c fs-launch -l hold-id -r -d 'Use this ID, instead of one that is prin
 complete -c fs-launch -l tool -r -d 'Release held ranks when this process ends'
 complete -c fs-launch -l on-tool-exit -x -a 'release kill' -d ''
 complete -c fs-launch -l report -d 'When the launcher has ended, write to stderr which ranks were guided, and why others were not'
+complete -c fs-launch -l job -d 'Collect what the ranks do, as fs-job run: an archive a node in $HEDDLE_JOB_TO (.)'
 complete -c fs-launch -l dry-run -d 'Start nothing; print the variables that would be set and the command'
 complete -c fs-launch -s q -l quiet -d 'No line on stderr when the job runs without heddle'

@@ -74,7 +74,7 @@ const std::vector<Rule>& rules() {
        {"base", "base/launch", "resolver/map", "fuseovl/mount", "fuseovl/session", "record/trace"}},
       {"fsgen", {"*"}},
       {"launch",
-       {"base", "base/launch", "resolver/map", "resolver/elf", "fsgen", "launch/session"}},
+       {"base", "base/launch", "resolver/map", "resolver/elf", "fsgen", "jobs", "launch/session"}},
       {"launch/api", {}},
       {"launch/session",
        {"base", "base/launch", "resolver/elf", "resolver/build", "fsgen", "launch", "ship"}},

@@ -48,5 +48,54 @@ TEST(JobOnNodes, each_node_has_an_archive_of_its_ranks) {
   EXPECT_EQ(result.status, 0) << result.err;
 }
 
+TEST(JobOnNodes, ranks_of_fs_launch_are_one_job) {
+  if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
+  HEDDLE_STAGED(fs_launch, "fs-launch");
+  const auto fs_job = fs::path(fs_launch).parent_path().string() + "/fs-job";
+  TestDir dir;
+  const Cluster cluster(dir.path());
+  const auto database = " --db " + (dir / "jobs.db") + " ";
+  const auto rank =
+      " sh -c 'sleep 1; /bin/echo $SLURM_PROCID; exit $((SLURM_PROCID == 3 ? 7 : 0))'"s;
+  fs::create_directories(dir / "to");
+  auto result = cluster.sh("HEDDLE_JOB_TO=to LD_PRELOAD=libm.so.6 " + fs_launch +
+                           " --report --job --slow / srun -Q -N4 -n8" + rank);
+  EXPECT_EQ(result.status, 7) << result.err;
+  EXPECT_EQ(lines_of(result.out).size(), 8U);
+  EXPECT_THAT(result.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
+  std::set<std::string> hosts;
+  std::set<std::int64_t> ranks;
+  for (const auto& entry : fs::directory_iterator(dir / "to")) {
+    const auto archive = read_job(entry.path());
+    hosts.insert(archive.job["host"].get<std::string>());
+    for (const auto& row : archive.of("echo")) {
+      ranks.insert(row.threads.at(0).at("mpirank"));
+      EXPECT_EQ(row.threads[0].at("numranks"), 8);
+    }
+  }
+  EXPECT_EQ(hosts, (std::set<std::string>{"n1", "n2", "n3", "n4"}));
+  EXPECT_EQ(ranks, (std::set<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(cluster.sh("ls /tmp/heddle-jobs-*/* 2>/dev/null").out, "");
+
+  result = cluster.sh(fs_job + " submit" + database + "to/* && " + fs_job + " query" + database +
+                      "--format json --columns num_hosts,complete,exitcode,ranks");
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto jobs = nlohmann::json::parse(result.out.substr(result.out.find('[')));
+  ASSERT_EQ(jobs.size(), 1U) << result.out;
+  EXPECT_EQ(jobs[0]["num_hosts"], 4);
+  EXPECT_EQ(jobs[0]["complete"], 1);
+  EXPECT_EQ(jobs[0]["exitcode"], 7);
+  EXPECT_EQ(jobs[0]["ranks"], 8);
+
+  // What cannot be collected runs.
+  for (const std::string odd : {"HEDDLE_JOB_SPOOL=/proc/none ", "HEDDLE_JOB_TO=/proc/none "}) {
+    result = cluster.sh(odd + fs_launch + " --report --job --slow / srun -Q -N4 -n8" + rank);
+    EXPECT_EQ(result.status, 7) << odd << result.err;
+    EXPECT_EQ(lines_of(result.out).size(), 8U);
+    EXPECT_THAT(result.err, HasSubstr("8 of 8 ranks guided on 4 nodes")) << odd;
+    EXPECT_THAT(result.err, HasSubstr("warning: ")) << odd;
+  }
+}
+
 }  // namespace
 }  // namespace heddle::test
