@@ -213,12 +213,14 @@ TEST_F(Collected, shells_are_instrumented_and_restored) {
   options_.env.push_back("LD_PRELOAD=libm.so.6");
   for (const std::string shell : {"bash", "sh", "csh", "tcsh", "fish"}) {
     if (run({"sh", "-c", "command -v " + shell}).status != 0) continue;
-    const auto print = "echo $LD_PRELOAD;";
-    const auto eval = shell == "fish" ? fs_job_ + " source --shell fish | source;"
-                                      : "eval \"`" + fs_job_ + " source --shell " + shell + "`\";";
-    const auto result = run(
-        {shell, "-c", eval + print + "fs_job_uninstrument;" + print + "fs_job_instrument;" + print},
-        options_);
+    // A line each: csh expands the aliases of a whole line before it runs a part of it.
+    const auto print = "echo $LD_PRELOAD\n";
+    const auto eval = shell == "fish" ? fs_job_ + " source --shell fish | source\n"
+                                      : "eval \"`" + fs_job_ + " source --shell " + shell + "`\"\n";
+    std::ofstream(dir_ / "script") << eval << print << "fs_job_uninstrument\n"
+                                   << print << "fs_job_instrument\n"
+                                   << print;
+    const auto result = run({shell, dir_ / "script"}, options_);
     const auto lines = lines_of(result.out);
     ASSERT_EQ(lines.size(), 3U) << shell << result.err;
     EXPECT_THAT(lines[0], AllOf(StartsWith("libm.so.6:"), HasSubstr("libheddle-job.so"))) << shell;
@@ -352,6 +354,114 @@ int main(void) { for (;;) { char* p = malloc(1 << 20); if (p) memset(p, 1, 1 << 
   EXPECT_EQ(row["exitsignal"], "9");
   EXPECT_EQ(row["marks"], "partial");
   EXPECT_GT(row.sum("rssmax"), 30'000);
+}
+
+TEST_F(Collected, software_events_are_counted_or_null_with_the_reason) {
+  const auto load = compile("burns", R"(
+#include <sys/mman.h>
+int main(void) {
+  const long size = 8 << 20;
+  char* p = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  madvise(p, size, MADV_NOHUGEPAGE);
+  for (volatile char* c = p; c < p + size; c += 4096) *c = 1;
+  for (volatile int i = 0; i < 50000000; ++i);
+  return 0;
+})");
+  ASSERT_EQ(collect({load}, {"--perf"}).status, 0);
+  ASSERT_EQ(archive_.of("burns").size(), 1U);
+  const auto row = archive_.of("burns")[0];
+  ASSERT_EQ(row.threads.size(), 1U);
+  const auto& values = row.threads[0];
+  if (archive_.job["collector"]["perf"] == "counted") {
+    ASSERT_TRUE(values.contains("PERF_COUNT_SW_TASK_CLOCK"));
+    const auto cpu = static_cast<double>(row.sum("usertime") + row.sum("systemtime"));
+    EXPECT_NEAR(static_cast<double>(values.at("PERF_COUNT_SW_TASK_CLOCK")) / 1000, cpu, 0.3 * cpu);
+    EXPECT_GE(values.at("PERF_COUNT_SW_PAGE_FAULTS"), 2000);
+  }
+  // Where the system call is refused; seccomp is inherited.
+  const auto refuses = compile("refuses", R"(
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char** argv) {
+  struct sock_filter code[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_perf_event_open, 0, 1),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 13), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  struct sock_fprog program = {4, code};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, 2, &program)) return 9;
+  execv(argv[1], argv + 1);
+  return 8;
+})");
+  for (const auto& file : archives()) fs::remove(file);
+  const auto refused = run({refuses, fs_job_, "run", "-q", "--perf", load}, options_);
+  ASSERT_EQ(refused.status, 0) << refused.err;
+  archive_ = read_job(archives().at(0));
+  EXPECT_EQ(archive_.job["collector"]["perf"], "Permission denied");
+  ASSERT_EQ(archive_.of("burns").size(), 1U);
+  EXPECT_FALSE(archive_.of("burns")[0].threads.at(0).contains("PERF_COUNT_SW_TASK_CLOCK"));
+}
+
+TEST_F(Collected, totals_of_the_control_group_are_kept) {
+  // Version 2, wherever this machine has it, in a mount namespace.
+  const auto mounted = "mount --make-rprivate / && mount -t cgroup2 none /sys/fs/cgroup"s;
+  if (run({"unshare", "-m", "sh", "-c", mounted}, options_).status != 0)
+    HEDDLE_SKIP("no control groups of version 2 can be mounted");
+  const auto result = run({"unshare", "-m", "sh", "-c",
+                           mounted + " && sed -n 's/^0:://p' /proc/self/cgroup && exec " + fs_job_ +
+                               " run -q sh -c 'cat /sys/fs/cgroup/$(sed -n s/^0:://p "
+                               "/proc/self/cgroup)/cpu.stat'"},
+                          options_);
+  ASSERT_EQ(result.status, 0) << result.err;
+  archive_ = read_job(archives().at(0));
+  const auto& group = archive_.job["cgroup"];
+  const std::string cpu = group["cpu.stat"];
+  EXPECT_THAT(cpu, StartsWith("usage_usec "));
+  const auto used = [](const std::string& text) {
+    return std::stoll(text.substr(text.find("usage_usec ") + 11));
+  };
+  EXPECT_GE(used(cpu), used(result.out));
+  EXPECT_TRUE(group.contains("memory.pressure") == fs::exists("/proc/pressure/memory")) << group;
+}
+
+TEST_F(Collected, a_killed_run_is_written_by_the_next) {
+  auto result = sh(fs_job_ + " run -q sh -c '/bin/echo first; echo $$ >pid; sleep 60' & run=$!\n" +
+                   "while [ ! -s pid ]; do sleep 0.05; done; kill -9 $run; wait $run; echo $?");
+  EXPECT_EQ(result.out, "first\n137\n");
+  const auto pid = read_file(dir_ / "pid").value_or("");
+  EXPECT_TRUE(wait_until(10s, [&] {
+    const auto status = read_file("/proc/" + pid.substr(0, pid.find('\n')) + "/status");
+    return !status || status->find("State:\tZ") != status->npos;
+  }));
+  EXPECT_TRUE(archives().empty());
+  ASSERT_EQ(collect({"true"}).status, 0);
+  EXPECT_EQ(archive_.of("echo").size(), 1U);
+  EXPECT_EQ(archive_.of("true").size(), 1U);
+  EXPECT_EQ(archive_.of("dash").size(), 1U);
+  EXPECT_FALSE(fs::exists(dir_ / "spool/1"));
+}
+
+TEST_F(Collected, an_archive_for_which_there_is_no_room_is_none_and_can_be_written_later) {
+  ASSERT_EQ(fs_job({"start"}).status, 0);
+  ASSERT_EQ(sh("eval \"$(" + fs_job_ + " source --shell sh)\"; /bin/true").status, 0);
+  ASSERT_EQ(fs_job({"stop"}).status, 0);
+  fs::create_directory(dir_ / "full");
+  const auto full = dir_ / "full";
+  const auto failed =
+      sh("unshare -m sh -c 'mount --make-rprivate / && mount -t tmpfs -o size=4k none " + full +
+         " || exit 77; head -c 4096 /dev/zero >" + full + "/x; " + fs_job_ + " stage --to " + full +
+         "; code=$?; ls -A " + full + "; exit $code'");
+  if (failed.status == 77) HEDDLE_SKIP("no tmpfs can be mounted");
+  EXPECT_NE(failed.status, 0);
+  EXPECT_EQ(failed.out, "x\n");
+  EXPECT_EQ(lines_of(failed.err).size(), 1U) << failed.err;
+  EXPECT_THAT(failed.err, HasSubstr("No space left on device"));
+  const auto staged = fs_job({"stage"});
+  ASSERT_EQ(staged.status, 0) << staged.err;
+  EXPECT_EQ(read_job(archives().at(0)).of("true").size(), 1U);
 }
 
 TEST_F(Collected, failed_lookups_are_counted_with_lookups) {
