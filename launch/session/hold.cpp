@@ -98,6 +98,13 @@ bool stop_at_exec(pid_t rank) {
   }
 }
 
+/// Lets a stopped rank go on, or ends it, when that is said or it has ended.
+int let_go(int rank, const HoldSettings& hold) {
+  const int signal = wait_for_release(hold, rank) ? SIGCONT : SIGKILL;
+  (void)::syscall(SYS_pidfd_send_signal, rank, signal, nullptr, 0);
+  return exit_done;
+}
+
 int keep(pid_t rank, int ready, const HoldSettings& hold, std::int64_t number, std::uint64_t size) {
   const Fd open(static_cast<int>(::syscall(SYS_pidfd_open, rank, 0)));
   const bool traced = open && ::ptrace(PTRACE_SEIZE, rank, nullptr, PTRACE_O_TRACEEXEC) == 0;
@@ -105,9 +112,14 @@ int keep(pid_t rank, int ready, const HoldSettings& hold, std::int64_t number, s
   ::close(ready);
   if (!traced || !stop_at_exec(rank)) return exit_no;
   note_held(hold, number, size, rank);
-  const int signal = wait_for_release(hold, open.get()) ? SIGCONT : SIGKILL;
-  (void)::syscall(SYS_pidfd_send_signal, open.get(), signal, nullptr, 0);
-  return exit_done;
+  // By two processes: nothing else would let the rank go on when one is killed.
+  ForkOptions options;
+  options.dies_with_parent = false;
+  options.keep = std::vector<int>{open.get()};
+  options.name = "heddle-hold";
+  auto other = fork_child(options, [&] { return let_go(open.get(), hold); });
+  const auto status = other ? other->wait() : Result<int>(exit_failure);
+  return status && *status == exit_done ? exit_done : let_go(open.get(), hold);
 }
 
 /// Whether this process will be stopped at its next exec.

@@ -341,6 +341,173 @@ TEST_F(Sessions, session_cleans_up_whichever_part_is_killed) {
   EXPECT_TRUE(wait_until(30s, [&] { return left().empty(); })) << left();
 }
 
+TEST_F(Sessions, nothing_stays_whatever_is_killed_and_when) {
+  // HEDDLE_KILLS=100 tries so many.
+  const char* wanted = std::getenv("HEDDLE_KILLS");
+  const int tries = wanted ? std::atoi(wanted) : 9;
+  const auto job = allocate();
+  write_text_file(dir_ / "file", std::string(1'000'000, 'x'));
+  const auto on = [&](int node, const std::string& kill) {
+    return cluster_->rsh() + " n" + std::to_string(node) + " pkill -9 " + kill;
+  };
+  const std::string victims[] = {"kill -9 $tool",
+                                 "pkill -9 -P $front",
+                                 "pkill -9 -x heddle-session",
+                                 "pkill -9 -x srun",
+                                 on(2, "-x slurmstepd"),
+                                 on(2, "-of 'fs-launch session agent'"),
+                                 on(2, "-nf 'fs-launch session agent'"),
+                                 on(2, "-f 'fs-launch session agent'"),
+                                 on(3, "-xf 'sleep 987'")};
+  write_text_file(dir_ / "session.sh",
+                  "id=$(" + fs_launch_ + " session create --job " + job +
+                      " --tool $1) || exit\nshift\n" + fs_launch_ +
+                      " session add $id --file file && " + fs_launch_ + " session ship $id && " +
+                      fs_launch_ +
+                      " session daemon $id -- sh -c 'setsid sleep 987 & wait'\n"
+                      "sleep 0.6\n" +
+                      fs_launch_ + " session destroy $id\n");
+  const auto is_clean = [&] {
+    return left().empty() && cluster_->sh("pgrep -xf 'sleep 987'").out.empty();
+  };
+  for (int i = 0; i < tries; ++i) {
+    const auto& kill = victims[static_cast<std::size_t>(i) % std::size(victims)];
+    const auto moment = std::to_string(i * 37 % 100 * 18);  // ms, of a session of 1.8 s
+    const auto ran = cluster_->sh(
+        "sleep 1000 & tool=$!; sh session.sh $tool >>said 2>&1 & front=$!\n"
+        "sleep $(printf %d.%03d $((" +
+        moment + " / 1000)) $((" + moment + " % 1000))); " + kill +
+        "; wait $front; kill -9 $tool; true");
+    EXPECT_FALSE(ran.timed_out);
+    // What was killed all at once on a node the next session sweeps.
+    if (!wait_until(1s, is_clean)) {
+      const auto next = session("create --job " + job);
+      ASSERT_EQ(next.status, 0) << kill << next.err;
+      EXPECT_EQ(session("destroy " + id_of(next)).status, 0);
+    }
+    EXPECT_TRUE(wait_until(35s, is_clean)) << left();
+    ASSERT_FALSE(HasFailure()) << kill << " after " << moment
+                               << " ms: " << cluster_->sh("cat said").out;
+  }
+  free_all();
+}
+
+TEST_F(Sessions, users_sessions_take_no_directory_of_others) {
+  fs::permissions(dir_.path(), fs::perms(0755));
+  run_checked({"install", "-d", "-o", "65534", dir_ / "home"});
+  write_text_file(dir_ / "home/file", "content\n");
+  const auto user = [&](const std::string& command) {
+    return cluster_->sh("cd home; " +
+                        std::string("setpriv --reuid 65534 --regid 65534 --clear-groups "
+                                    "env HOME=") +
+                        (dir_ / "home") + " XDG_CACHE_HOME=" + (dir_ / "home/cache") + " " +
+                        command);
+  };
+  const auto its = fs_launch_ + " session ";
+  ASSERT_EQ(user("salloc -Q -N4 --no-shell").status, 0);
+  const auto job = cluster_->sh("squeue -h -u 65534 -o %A | tail -1").out;
+  const auto number = job.substr(0, job.find('\n'));
+  // Planted by another user: not entered.
+  const auto planted = "/tmp/heddle-job-65534-" + number;
+  ASSERT_EQ(cluster_->on(2, "mkdir -m 777 " + planted).status, 0);
+  ASSERT_EQ(cluster_->on(3, "ln -s /etc " + planted).status, 0);
+  const auto refused = user(its + "create --job " + number);
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("n2"), HasSubstr("n3"), HasSubstr(planted)));
+  EXPECT_EQ(cluster_->on(2, "ls -A " + planted + "; rmdir " + planted).out, "");
+  ASSERT_EQ(cluster_->on(3, "rm " + planted).status, 0);
+
+  const auto id = id_of(user(its + "create --job " + number));
+  ASSERT_EQ(user(its + "add " + id + " --file file").status, 0);
+  EXPECT_EQ(user(its + "ship " + id).out, "8 bytes, 1 names\n");
+  const auto ran =
+      user(its + "daemon " + id + " --wait -- sh -c 'id -u; cat $HEDDLE_SESSION_DIR/files/file'");
+  EXPECT_EQ(ran.out, "65534\ncontent\n65534\ncontent\n65534\ncontent\n65534\ncontent\n") << ran.err;
+  EXPECT_EQ(cluster_->on(1, "stat -c '%U %a' /tmp/heddle-job-65534-" + number).out, "nobody 700\n");
+  // Of another user, who is not root, it is no session.
+  const auto other = cluster_->sh(
+      "setpriv --reuid 65533 --regid 65533 --clear-groups env HOME=" + (dir_ / "home") +
+      " XDG_CACHE_HOME=" + (dir_ / "home/cache") + " " + its + "destroy " + id);
+  EXPECT_EQ(other.status, 3);
+  EXPECT_EQ(user(its + "ranks " + id).status, 0);
+  EXPECT_EQ(user(its + "destroy " + id).status, 0);
+  EXPECT_EQ(left(), "");
+  (void)cluster_->sh("scancel -u 65534");
+}
+
+TEST_F(Sessions, large_manifest_is_shipped_once) {
+  run_checked({"sh", "-c", "head -c 104857600 /dev/urandom >" + dir_ / "large"});
+  const auto job = allocate();
+  const auto id = id_of(session("create --to /dev/shm --job " + job));
+  ASSERT_EQ(session("add " + id + " --file large").status, 0);
+  const auto first = session("ship " + id);
+  EXPECT_EQ(first.out, "104857600 bytes, 1 names\n") << first.err;
+  const auto size = [&](int node) { return cluster_->on(node, "du -sm /dev/shm | cut -f1").out; };
+  for (int node = 1; node <= 4; ++node) EXPECT_EQ(size(node), "100\n") << node;
+  EXPECT_EQ(session("ship " + id).out, "0 bytes, 0 names\n");
+  const auto other = id_of(session("create --to /dev/shm --job " + job));
+  ASSERT_EQ(session("add " + other + " --file large").status, 0);
+  EXPECT_EQ(session("ship " + other).out, "0 bytes, 1 names\n");
+  EXPECT_EQ(session("daemon " + other + " --wait -- sh -c 'cmp $HEDDLE_SESSION_DIR/files/large " +
+                    dir_ / "large" + "'")
+                .status,
+            0);
+  for (int node = 1; node <= 4; ++node) EXPECT_EQ(size(node), "100\n") << node;
+  for (const auto& each : {id, other}) EXPECT_EQ(session("destroy " + each).status, 0);
+  for (int node = 1; node <= 4; ++node) EXPECT_EQ(cluster_->on(node, "ls /dev/shm").out, "");
+  free_all();
+}
+
+TEST_F(Sessions, disk_that_fills_while_a_pack_is_unpacked_and_damaged_packs_leave_nothing) {
+  const auto job = allocate();
+  for (int node = 1; node <= 4; ++node)
+    ASSERT_EQ(
+        cluster_->on(node, "mkdir /dev/shm/s && mount -t tmpfs -o size=8m none /dev/shm/s").status,
+        0);
+  run_checked({"sh", "-c", "head -c 3000000 /dev/urandom >" + dir_ / "large"});
+  // sbcast, and then something else on n2: fills its disk up, cuts the pack short, or changes it.
+  write_text_file(dir_ / "copy",
+                  "#!/bin/sh\nsbcast -f --jobid=" + job + " \"$1\" \"$2\" || exit\n" +
+                      cluster_->rsh() + " n2 \"sh '$PWD/then' $2\"\n",
+                  0755);
+  const auto list = [&] {
+    std::string out;
+    for (int node = 1; node <= 4; ++node)
+      out += cluster_->on(node, "find /dev/shm/s -type f -size +100k").out;
+    return out;
+  };
+  for (const auto& [then, why] :
+       {std::pair{"head -c 4000000 /dev/zero >/dev/shm/s/other", "No space left on device"},
+        {"truncate -s 2000000 $1", "has not arrived whole"},
+        {"truncate -s 10 $1", "has not arrived whole"},
+        {"rm $1", "No such file"},
+        {"rm $1; mkfifo $1", "not a regular file"},
+        {"rm $1; ln -s /etc/passwd $1", "has other bytes"},
+        {"printf xxxx | dd of=$1 conv=notrunc status=none", "has other bytes"},
+        {"printf xxxx | dd of=$1 conv=notrunc bs=1 seek=2000000 status=none", "has changed"}}) {
+    const auto id = id_of(
+        session("create --to /dev/shm/s --via '" + dir_ / "copy" + " {src} {dst}' --job " + job));
+    ASSERT_EQ(session("add " + id + " --file large").status, 0);
+    write_text_file(dir_ / "then", then + "\n"s);
+    const auto failed = session("ship " + id);
+    EXPECT_EQ(failed.status, 3) << then;
+    EXPECT_THAT(failed.err, AllOf(HasSubstr("n2: "), HasSubstr(why), Not(HasSubstr("n3")))) << then;
+    EXPECT_EQ(lines_of(failed.err).size(), 1U) << failed.err;
+    (void)cluster_->on(2, "rm -f /dev/shm/s/other");
+    EXPECT_EQ(list(), "") << then;
+    // The session is as before, and the next attempt works.
+    write_text_file(dir_ / "then", "");
+    const auto again = session("ship " + id);
+    EXPECT_EQ(again.out, "3000000 bytes, 1 names\n") << again.err;
+    EXPECT_EQ(session("destroy " + id).status, 0);
+    EXPECT_EQ(list(), "") << then;
+  }
+  for (int node = 1; node <= 4; ++node)
+    EXPECT_EQ(cluster_->on(node, "ls -A /dev/shm/s && umount /dev/shm/s && rmdir /dev/shm/s").out,
+              "");
+  free_all();
+}
+
 TEST_F(Sessions, bad_node_is_named_and_the_others_are_cleaned) {
   const auto job = allocate();
   ASSERT_EQ(
@@ -415,6 +582,35 @@ TEST_F(Sessions, held_ranks_wait_until_they_are_released) {
     EXPECT_EQ(lines_of(cluster_->sh("cat out").out).size(), 8U) << cluster_->sh("cat err").out;
     EXPECT_EQ(cluster_->sh("rm status; ls cache/heddle/hold").out, "");
   }
+}
+
+TEST_F(Sessions, ranks_of_killed_keepers_are_still_released) {
+  build_program({dir_ / "app", "#include <stdio.h>\nint main(void){puts(\"ran\");return 0;}"});
+  const auto release = fs_launch_ + " release ";
+  (void)cluster_->sh(
+      "(" + fs_launch_ +
+      " --hold exec --hold-id h srun -Q -N4 -n4 ./app >out 2>err) >/dev/null 2>&1 &");
+  ASSERT_TRUE(wait_until(30s, [&] { return cluster_->sh(release + "--list h").status == 0; }));
+  ASSERT_TRUE(wait_until(5s, [&] {
+    return cluster_->on(1, "pgrep -c heddle-hold").out +
+               cluster_->on(3, "pgrep -c heddle-hold").out ==
+           "2\n2\n";
+  }));
+  for (const int node : {1, 2, 3, 4})
+    ASSERT_EQ(
+        cluster_->on(node, std::string("pkill -9 ") + (node < 3 ? "-o" : "-n") + " heddle-hold")
+            .status,
+        0);
+  // All still wait, and no tracer has them.
+  for (const int node : {1, 2, 3, 4})
+    EXPECT_THAT(
+        cluster_->on(node, "grep -hE '^(State|TracerPid)' /proc/$(pgrep -x app)/status").out,
+        AllOf(HasSubstr("T (stopped)"), HasSubstr("TracerPid:\t0\n")));
+  EXPECT_EQ(cluster_->sh("cat out").out, "");
+  EXPECT_EQ(cluster_->sh(release + "h").status, 0);
+  EXPECT_TRUE(wait_until(20s, [&] {
+    return cluster_->sh("cat out").out == "ran\nran\nran\nran\n";
+  })) << cluster_->sh("cat out err").out;
 }
 
 TEST_F(Sessions, second_release_fails_and_the_end_of_the_tool_releases_or_kills) {
