@@ -52,6 +52,10 @@ int run_program(int argc, char** argv) {
     if (name == command.name) return command.run(argc - 1, argv + 1);
   for (const auto& command : store_commands())
     if (name == command.name) return command.run(argc - 1, argv + 1);
+  if (!name.empty() && store_commands().empty())
+    return usage_error(
+        "fs-job",
+        "no command '" + name + "': this fs-job only collects, the package heddle-job has all");
   return usage_error("fs-job", name.empty() ? "no command given" : "no command '" + name + "'");
 }
 

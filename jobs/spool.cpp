@@ -115,8 +115,14 @@ Result<std::vector<std::pair<std::string, std::string>>> collecting_variables(
     const Spool& spool, const Collecting& what) {
   std::string library = TRY(collector_library());
   // ld.so splits LD_PRELOAD at these, and has no way to quote them.
-  if (library.find_first_of(" :;$\t\n") != library.npos) {
+  const auto odd = [](const std::string& path) {
+    return path.find_first_of(" :;$\t\n") != path.npos;
+  };
+  if (odd(library)) {
     const auto link = spool.directory() + "/libheddle-job.so";
+    if (odd(link))
+      return fail(link, "cannot be preloaded", "its path has odd characters",
+                  "set HEDDLE_JOB_SPOOL to another directory");
     if (::symlink(library.c_str(), link.c_str()) != 0 && errno != EEXIST)
       return fail_errno(link, "cannot make a link");
     library = link;

@@ -21,6 +21,7 @@ LINKED = {
     "nlohmann-json3-dev": ("nlohmann-json", "MIT", "https://json.nlohmann.me"),
     "libcli11-dev": ("CLI11", "BSD-3-Clause", "https://github.com/CLIUtils/CLI11"),
     "libssl-dev": ("OpenSSL", "Apache-2.0", "https://www.openssl.org"),
+    "zlib1g-dev": ("zlib", "Zlib", "https://zlib.net"),
     "libc6-dev": ("glibc", "LGPL-2.1-or-later", "https://www.gnu.org/software/libc"),
     "libstdc++-12-dev": ("libstdc++", "GPL-3.0-or-later WITH GCC-exception-3.1", "https://gcc.gnu.org"),
 }
