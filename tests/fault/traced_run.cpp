@@ -217,9 +217,29 @@ std::optional<int> TracedRun::wait_for_program(std::chrono::milliseconds limit) 
   return status;
 }
 
+std::string TracedRun::left() const {
+  std::string out;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const auto status = read_file(entry.path() / "status").value_or("");
+    if (status.find("TracerPid:\t" + std::to_string(tracer_) + "\n") == std::string::npos) continue;
+    std::error_code error;
+    for (const auto& task : fs::directory_iterator(entry.path() / "task", error)) {
+      const auto text = [&](const char* name) {
+        return read_file(task.path() / name).value_or("?");
+      };
+      out += "\n" + task.path().string() + ": " + text("stat").substr(0, 40) + "; wchan " +
+             text("wchan") + "; syscall " + text("syscall");
+    }
+  }
+  return out;
+}
+
 std::optional<TracedRun::Counts> TracedRun::wait_for_all(std::chrono::milliseconds limit) {
   const auto report = line(limit);
-  if (!report) return std::nullopt;
+  if (!report) {
+    std::cerr << "left:" << left() << '\n';
+    return std::nullopt;
+  }
   std::istringstream text(*report);
   std::string word;
   text >> word;

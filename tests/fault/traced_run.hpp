@@ -47,12 +47,14 @@ class TracedRun {
   /// The exit status of the program itself (128+n for a signal), whose descendants may still run;
   /// nullopt at the deadline.
   std::optional<int> wait_for_program(std::chrono::milliseconds limit);
-  /// How often each call was made, when the last process has ended; nullopt at the deadline.
+  /// How often each call was made, when the last process has ended; nullopt at the deadline, when
+  /// the threads that are left go to stderr.
   std::optional<Counts> wait_for_all(std::chrono::milliseconds limit);
 
  private:
   TracedRun(pid_t tracer, Fd reports) : tracer_(tracer), reports_(std::move(reports)) {}
   std::optional<std::string> line(std::chrono::milliseconds limit);
+  std::string left() const;
 
   pid_t tracer_;
   Fd reports_;        ///< the tracer's lines
