@@ -264,8 +264,11 @@ Result<MountEnd> MountLease::finish() {
   else if (counted.error().code() != ETIMEDOUT)
     return fail(counted.error());
   mount_.tree.reset();
-  const auto holders = TRY(client_.leave(kDaemonEnd));
-  if (holders > 0) return end;
+  const auto holders = client_.leave(kDaemonEnd);
+  // A busy service is not a lost one: it learns of the end by the closed connection.
+  if (!holders && holders.error().code() == ETIMEDOUT) return end;
+  if (!holders) return fail(holders.error());
+  if (*holders > 0) return end;
   // The service ends with the daemon.
   end.still_used = !client_.await_end(kDaemonEnd);
   if (!end.still_used && service_) (void)service_->wait_for(std::chrono::milliseconds(0));

@@ -73,7 +73,8 @@ class MountLease {
   /// This process becomes APP, which then holds the lease.
   Result<void> keep_over_exec() const { return client_.keep_over_exec(); }
 
-  /// After APP has ended; counts since take(). Failure: the mount ended before APP.
+  /// After APP has ended; counts since take(). Failure: the mount ended before APP. A service too
+  /// busy to answer is no failure.
   Result<MountEnd> finish();
   MountLease(MountLease&&) = default;
   MountLease& operator=(MountLease&&) = delete;

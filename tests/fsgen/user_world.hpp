@@ -50,7 +50,7 @@ class UserWorldFixture : public ::testing::Test {
     if (world_) expect_nothing_left();
   }
   void expect_nothing_left() const {
-    EXPECT_TRUE(wait_until(std::chrono::seconds(10),
+    EXPECT_TRUE(wait_until(std::chrono::seconds(30),
                            [&] { return world_->left().empty() && world_->processes().empty(); }))
         << (world_->left().empty() ? "a process" : world_->left()[0]) << " is left";
   }
