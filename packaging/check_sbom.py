@@ -32,6 +32,10 @@ for package in document["packages"]:
     demand(package["name"] and package["downloadLocation"] and package.get("versionInfo"), f"{package['SPDXID']} lacks a name or version")
 for relation in document["relationships"]:
     demand({relation["spdxElementId"], relation["relatedSpdxElement"]} <= set(ids), f"{relation} names what is not there")
+for package in document["packages"]:
+    for reference in package.get("externalRefs", []):
+        library = re.fullmatch(r"pkg:deb/debian/([^@]+)@.*", reference["referenceLocator"]).group(1).replace("%2B", "+")
+        demand(os.path.getsize(os.path.join(tree, "share/doc/heddle/licences", library)), f"no licence of {library}")
 there = {os.path.join(folder, name) for folder, _, names in os.walk(tree) for name in names
          if not os.path.islink(os.path.join(folder, name))}
 demand({os.path.normpath(os.path.join(tree, part["fileName"])) for part in document["files"]} == there, "its files are not the tree's")

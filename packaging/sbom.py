@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """sbom.py NAME VERSION DIRECTORY: prints the SPDX 2.3 document of the archive's content: its files, and
-the libraries that are linked into its programs, with their versions as dpkg knows them here."""
+the libraries that are linked into its programs, with their versions as dpkg knows them here.
+sbom.py --licences DIRECTORY: copies the copyright file of each of these libraries, which their licences ask to be
+passed on with programs that contain them, to DIRECTORY/PACKAGE."""
 import datetime
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
-# Debian package of the build: name, licence, home page. None has a part that needs a notice at run time.
+GCC = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True).stdout.split(".")[0].strip() or "12"
+# Debian package of the build: name, licence, home page.
 LINKED = {
     "libfmt-dev": ("fmt", "MIT", "https://fmt.dev"),
     "libexpected-dev": ("expected", "CC0-1.0", "https://github.com/TartanLlama/expected"),
@@ -23,7 +27,7 @@ LINKED = {
     "libssl-dev": ("OpenSSL", "Apache-2.0", "https://www.openssl.org"),
     "zlib1g-dev": ("zlib", "Zlib", "https://zlib.net"),
     "libc6-dev": ("glibc", "LGPL-2.1-or-later", "https://www.gnu.org/software/libc"),
-    "libstdc++-12-dev": ("libstdc++", "GPL-3.0-or-later WITH GCC-exception-3.1", "https://gcc.gnu.org"),
+    f"libstdc++-{GCC}-dev": ("libstdc++", "GPL-3.0-or-later WITH GCC-exception-3.1", "https://gcc.gnu.org"),
 }
 
 
@@ -39,7 +43,17 @@ def version_of(package):
     return found.stdout if found.returncode == 0 else None
 
 
+def copy_licences(directory):
+    os.makedirs(directory, exist_ok=True)
+    for package in LINKED:
+        if version_of(package):
+            shutil.copyfile(f"/usr/share/doc/{package}/copyright", os.path.join(directory, package))
+
+
 def main():
+    if sys.argv[1] == "--licences":
+        copy_licences(sys.argv[2])
+        return
     name, version, directory = sys.argv[1:]
     files = []
     for folder, _, names in os.walk(directory):
