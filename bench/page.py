@@ -3,8 +3,8 @@
 """page.py RESULTS PAGE            one HTML page with plots of all *.json in the directory RESULTS
 page.py --svg RESULTS FILE      README's picture
 page.py --markdown RESULTS FILE puts the table of ratios between the marks in FILE, docs/performance.md
-page.py --against OLD RESULTS [NAME...]   prints the names of results with a variant that is more than
-                                3 % slower than in OLD, outside the 99 % interval; exit status 1 if any
+page.py --against OLD RESULTS [NAME...]   prints result, group and variant of all that is more than 3 % slower than
+                                in OLD, outside the 99 % interval, tab separated; exit status 1 if any
 
 A ratio is one of medians; its interval is the bootstrap's percentiles (Efron 1979), from 2,000 resamples of both
 sets of samples. Fewer than five samples on a side give none. Nothing is loaded from elsewhere."""
@@ -244,7 +244,7 @@ def machine(run):
 
 def facts(runs):
     return "\n".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(machine(run))}</td>"
-                     f"<td>{html.escape('load ' + run['load'] if run.get('load') else '')}</td></tr>" for name, run in runs.items())
+                     f"<td>{html.escape('load ' + run['load'] if run.get('load') else '')}</td></tr>" for name, run in runs.items() if "kernel" in run)
 
 
 def page(runs):
@@ -289,7 +289,8 @@ def markdown(runs):
     # Runs are taken one by one; mostly all are of one machine.
     places = {}
     for name, run in runs.items():
-        places.setdefault(machine(run), []).append(name)
+        if "kernel" in run:
+            places.setdefault(machine(run), []).append(name)
     out.append("\n" + "\n".join(f"{', '.join(names)}: {place}." for place, names in places.items()))
     return "\n".join(out) + "\n"
 
@@ -348,7 +349,8 @@ def against(old, new, names):
     alarms = [alarm for alarm in slower(load(old), load(new)) if not names or alarm[0] in names]
     for name, group, variant, value, interval in alarms:
         print(f"{group}: {variant}: {value:.2f} x its time in {old} ({interval[0]:.2f} to {interval[1]:.2f})", file=sys.stderr)
-    print(*dict.fromkeys(alarm[0] for alarm in alarms))
+    for alarm in alarms:
+        print(*alarm[:3], sep="\t")
     return 1 if alarms else 0
 
 

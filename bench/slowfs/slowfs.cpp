@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// heddle-slowfs SOURCE DIR [--preset none|server|nfs] [--delay-us N] [--counts FILE] [--copper]
+// heddle-slowfs SOURCE DIR [--preset none|server|nfs|lustre] [--delay-us N] [--counts FILE]
+// [--copper]
 // [--image]: serves SOURCE at DIR (which may be SOURCE) read-only, as a file system whose server is
 // N microseconds (200) away. docs/slowfs.md describes the model; kPresets is that page's table.
 // Stays in the foreground; ends when it is unmounted, SIGTERM and SIGINT unmount it.
@@ -74,7 +75,11 @@ struct Preset {
 constexpr std::array kPresets = {
     Preset{"none"}, Preset{"server", 1, 0, 1, 1, true, 64, true},
     // nfs(5): acregmin, acdirmin, lookupcache=all; sessions have 64 slots.
-    Preset{"nfs", 30, 30, 3, 30, true, 64, true}};
+    Preset{"nfs", 30, 30, 3, 30, true, 64, true},
+    // What a lock covers stays until it is revoked or unused for 65 minutes
+    // (LDLM_DEFAULT_MAX_ALIVE); a missing name only while the node has its directory's UPDATE lock
+    // (ll_lookup_it_finish()), which a search does not take.
+    Preset{"lustre", 3900, 0, 3900, 3900, true, 64, true}};
 
 /// A path that was asked for, whether it exists or not. Lives as long as the program.
 struct Node {

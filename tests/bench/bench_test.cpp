@@ -98,7 +98,7 @@ TEST_F(BenchPage, alarms_where_the_whole_interval_is_above_three_percent) {
   write_run("after", "start", after);
   const auto alarm = page({"--against", dir_ / "before", dir_ / "after"});
   EXPECT_EQ(alarm.status, 1);
-  EXPECT_EQ(alarm.out, "start\n");
+  EXPECT_EQ(alarm.out, "start\tstart.star.100\tours\n");
   EXPECT_THAT(alarm.err, HasSubstr("start.star.100: ours: 1.05 x"));
   EXPECT_EQ(page({"--against", dir_ / "before", dir_ / "after", "cold"}).status, 0);
 }

@@ -92,6 +92,17 @@ TEST_F(SlowFs, nfs_keeps_missing_names_too) {
   EXPECT_EQ(slow.counts().missing.at("a/none"), (SlowCounts::Requests{{"LOOKUP", 1}}));
 }
 
+TEST_F(SlowFs, lustre_keeps_what_exists_and_asks_for_each_missing_name) {
+  auto slow = mount({.preset = "lustre"});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(exists(slow / "a/b/file"));
+    EXPECT_FALSE(exists(slow / "a/none"));
+  }
+  const auto counts = slow.counts();
+  EXPECT_EQ(counts.files.at("a/b/file").at("LOOKUP"), 1U);
+  EXPECT_EQ(counts.missing.at("a/none"), (SlowCounts::Requests{{"LOOKUP", 3}}));
+}
+
 TEST_F(SlowFs, server_answers_64_requests_at_a_time) {
   auto slow = mount({.delay_us = 500'000, .preset = "server"});
   {
