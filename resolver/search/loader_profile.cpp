@@ -10,6 +10,8 @@
 #include <charconv>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "base/try.hpp"
 #include "resolver/search/search.hpp"
 
@@ -24,6 +26,8 @@ namespace {
 // and four of them.
 constexpr std::size_t kLargestLoader = std::size_t{16} << 20;
 constexpr std::size_t kMostDirectories = 32;
+// Neither the search's rules nor the auditor were made for older ones.
+constexpr int kOldestGlibc = 26;
 
 /// A run of strings, each absolute, ending in '/', ended by NUL: the shape of system_dirs.
 std::vector<std::string> default_directories(std::string_view bytes) {
@@ -251,6 +255,9 @@ Result<LoaderProfile> read_loader_profile(World& world, const std::string& inter
   if (musl || profile.glibc_minor < 0 || profile.default_directories.empty())
     return fail_errno(interpreter, musl ? "is musl's loader, not glibc's" : "is no loader of glibc",
                       ENOTSUP, "only programs for glibc's ld.so can be resolved");
+  if (profile.glibc_minor < kOldestGlibc)
+    return fail_errno(interpreter, fmt::format("is of glibc 2.{}", profile.glibc_minor), ENOTSUP,
+                      fmt::format("programs for glibc 2.{} and newer can be guided", kOldestGlibc));
   // A loader built without one (USE_LDCONFIG unset) has no such string: then there is no cache.
   profile.cache_path = cache;
   profile.preload_path = absolute_string(bytes, "/ld.so.preload");

@@ -66,6 +66,19 @@ TEST(LoaderProfile, musl_and_non_loaders_are_refused) {
   EXPECT_EQ(read_loader_profile(world, "/nowhere").error().code(), ENOENT);
 }
 
+TEST(LoaderProfile, glibc_before_2_26_is_refused) {
+  using namespace std::string_literals;
+  FakeWorld world;
+  for (const auto* minor : {"25", "26"})
+    world.add_text("/ld-2."s + minor + ".so",
+                   TinyElf{}.bytes() + "\0lib64\0/lib64/\0/usr/lib64/\0/etc/ld.so.cache\0"s);
+  const auto old = read_loader_profile(world, "/ld-2.25.so");
+  ASSERT_FALSE(old);
+  EXPECT_EQ(old.error().code(), ENOTSUP);
+  EXPECT_THAT(old.error().message(), HasSubstr("2.25"));
+  EXPECT_EQ(value_or_throw(read_loader_profile(world, "/ld-2.26.so")).glibc_minor, 26);
+}
+
 TEST(LoaderProfile, strings_of_other_builds_are_found) {
   const auto make = [](const std::string& strings) { return TinyElf{}.bytes() + '\0' + strings; };
   using namespace std::string_literals;
