@@ -226,10 +226,9 @@ void check_components(std::vector<Finding>& out) {
   } const components[] = {
       {"fs-launch", "fs-launch", "no ranks of mpirun and srun are guided", kWhole},
       {"fs-job", "fs-job", "no archives of jobs",
-       "build heddle from its sources, with zlib: the static programs are without it"},
+       "unpack the whole archive, or install the package heddle-job"},
       {"spank", "../lib/heddle/spank_heddle.so", "srun needs fs-launch before it",
-       "build heddle with -Dspank=enabled for this Slurm, if ranks are to be guided without a "
-       "word"},
+       "install the package heddle-slurm, or build heddle with -Dspank=enabled for this Slurm"},
       {"registry", "../libexec/heddle/oci-client", "no push, pull and oci:", kServer},
       {"server", "../libexec/heddle/compat-client", "no compat-check --server", kServer},
   };

@@ -2,6 +2,7 @@
 // The layout of the sources: which directory may include which, which directory may include a third
 // party's headers, and the form of each file.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 #include "tests/docs/help_text.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>

@@ -170,6 +170,14 @@ TEST(TourPages, are_short_and_all_run) {
   }
 }
 
+TEST(TourPages, readme_is_short_and_leads_to_what_a_bug_report_needs) {
+  const auto readme = value_or_throw(read_file(source("README.md")));
+  EXPECT_LE(lines_of(readme).size(), 150U);
+  EXPECT_THAT(readme, HasSubstr("CONTRIBUTING.md#report-a-bug"));
+  EXPECT_THAT(value_or_throw(read_file(source("CONTRIBUTING.md"))),
+              ::testing::AllOf(HasSubstr("## Report a bug"), HasSubstr("fs-gen --doctor")));
+}
+
 TEST(TourComparison, ignores_times_and_what_dots_stand_for_only) {
   const auto match = [](const std::string& wanted, const std::string& printed) {
     return lines_match(normalised_lines(wanted), normalised_lines(printed));

@@ -7,6 +7,7 @@
 #include "tests/support/elf_farm.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
