@@ -55,6 +55,37 @@ bool is_same(int ours, int theirs, const char* name) {
          a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+/// What confines a process of the same namespaces, by its /proc/PID/status.
+struct Confinement {
+  std::uint64_t permitted = 0, bounding = 0;
+  std::uint64_t no_new_privileges = 1, seccomp = 2;
+  std::uint64_t filters = 0;  ///< 0 before Linux 5.9
+};
+
+Result<Confinement> confinement_of(const Fd& process) {
+  const Fd file(::openat(process.get(), "status", O_RDONLY | O_CLOEXEC));
+  const auto text = TRY(read_all(file.get(), "status"));
+  const auto number = [&](std::string_view name, int base, std::uint64_t otherwise) {
+    const auto at = text.find("\n" + std::string(name) + ":\t");
+    return at == text.npos ? otherwise
+                           : std::strtoull(text.c_str() + at + name.size() + 3, nullptr, base);
+  };
+  return Confinement{number("CapPrm", 16, 0), number("CapBnd", 16, 0), number("NoNewPrivs", 10, 1),
+                     number("Seccomp", 10, 2), number("Seccomp_filters", 10, 0)};
+}
+
+/// Whether `theirs` can do all that `ours` can, as far as /proc tells.
+bool is_as_free(const Fd& ours, const Fd& theirs) {
+  if (!is_same(ours.get(), theirs.get(), "ns/mnt") || !is_same(ours.get(), theirs.get(), "root"))
+    return false;
+  const auto our = confinement_of(ours);
+  const auto their = confinement_of(theirs);
+  return our && their && (our->permitted & ~their->permitted) == 0 &&
+         (our->bounding & ~their->bounding) == 0 &&
+         their->no_new_privileges <= our->no_new_privileges && their->seccomp <= our->seccomp &&
+         their->filters <= our->filters;
+}
+
 Fd pidfd_of_peer(int socket, pid_t pid) {
   int fd = -1;
   socklen_t size = sizeof(fd);
@@ -64,6 +95,28 @@ Fd pidfd_of_peer(int socket, pid_t pid) {
   // On older kernels the pid may be reused already, but a process of another PID namespace cannot
   // control by which process.
   return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool check_peer(int socket, bool is_own) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  // The pid is 0 for a PID namespace that is not below this one.
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid() ||
+      peer.pid <= 0)
+    return false;
+  const Fd alive = pidfd_of_peer(socket, peer.pid);
+  // Before Linux 5.3 there are no pidfds; EPERM: a seccomp filter of an older container runtime.
+  if (!alive && errno != ENOSYS && errno != EPERM) return false;
+  const Fd ours(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const Fd theirs(
+      ::open(("/proc/" + std::to_string(peer.pid)).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!ours || !theirs || !is_same(ours.get(), theirs.get(), "ns/user") ||
+      !is_same(ours.get(), theirs.get(), "ns/pid") || (is_own && !is_as_free(ours, theirs)))
+    return false;
+  // Checks that the pid is still the peer's: once its process has ended, the directory is empty.
+  if (!alive) return ::faccessat(theirs.get(), "stat", R_OK, 0) == 0;
+  pollfd entry{alive.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 0;
 }
 
 }  // namespace
@@ -159,26 +212,7 @@ Result<Fd> RunDirectory::lock(std::string_view what, std::chrono::milliseconds l
   return file;
 }
 
-bool is_trusted_peer(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  // The pid is 0 for a PID namespace that is not below this one.
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid() ||
-      peer.pid <= 0)
-    return false;
-  const Fd alive = pidfd_of_peer(socket, peer.pid);
-  // Before Linux 5.3 there are no pidfds; EPERM: a seccomp filter of an older container runtime.
-  if (!alive && errno != ENOSYS && errno != EPERM) return false;
-  const Fd ours(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  const Fd theirs(
-      ::open(("/proc/" + std::to_string(peer.pid)).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!ours || !theirs || !is_same(ours.get(), theirs.get(), "ns/user") ||
-      !is_same(ours.get(), theirs.get(), "ns/pid"))
-    return false;
-  // Checks that the pid is still the peer's: once its process has ended, the directory is empty.
-  if (!alive) return ::faccessat(theirs.get(), "stat", R_OK, 0) == 0;
-  pollfd entry{alive.get(), POLLIN, 0};
-  return ::poll(&entry, 1, 0) == 0;
-}
+bool is_trusted_peer(int socket) { return check_peer(socket, false); }
+bool is_own_peer(int socket) { return check_peer(socket, true); }
 
 }  // namespace heddle

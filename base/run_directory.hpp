@@ -53,5 +53,9 @@ class RunDirectory {
 /// so that it gains no rights by a request. The uid alone does not tell root of a container or a
 /// sandbox apart. Looked up by pidfd (before Linux 6.5 by pid).
 bool is_trusted_peer(int socket);
+/// Whether the peer moreover could do by itself what it asks of this process: it has the same mount
+/// namespace and root, no fewer capabilities, and neither no_new_privs nor seccomp filters that
+/// this process lacks. For services that run what a request names. Does not see Landlock.
+bool is_own_peer(int socket);
 
 }  // namespace heddle

@@ -85,24 +85,69 @@ Result<void> make_root(const NodeContainer& c) {
   return c.engine.empty() ? show_devices(c.rootfs) : Result<void>();
 }
 
-/// Gives the namespaces to all that connect, until all have ended.
-Result<void> serve(const RunDirectory& directory, const std::string& name, const Fd& door) {
+/// By these descriptors a process proves that it is where the container was started: its mount and
+/// user namespace and its root. A process elsewhere can only get them from one that it may trace.
+/// The server is in other namespaces, maybe an engine's, and cannot look at its peers in /proc.
+Result<std::vector<Fd>> proof_of_place() {
+  std::vector<Fd> out;
+  for (const char* path : {"/proc/self/ns/mnt", "/proc/self/ns/user", "/"})
+    out.push_back(TRY(open_file(path, O_PATH)));
+  return out;
+}
+
+Result<std::string> place_of(const std::vector<Fd>& proof) {
+  std::string out;
+  for (const auto& fd : proof) out += TRY(identity(fd_path(fd.get()).c_str())) + ",";
+  return out;
+}
+
+/// Where a container was started.
+struct Home {
+  std::string place;
+  std::vector<Fd> namespaces;  ///< as long as they are open, no others get their inodes
+};
+
+Result<Home> home_here() {
+  Home out{"", TRY(proof_of_place())};
+  out.place = TRY(place_of(out.namespaces));
+  out.namespaces.pop_back();  // the container gets no way to the host's root
+  return out;
+}
+
+/// Gives the namespaces to all that connect from `home`, until all have ended. The worst that
+/// others can do who reach the socket is to keep the container alive.
+Result<void> serve(const RunDirectory& directory, const std::string& name, const Fd& door,
+                   const Home& home) {
   const auto mounts = TRY(open_file("/proc/self/ns/mnt", O_RDONLY));
   const auto users = TRY(open_file("/proc/self/ns/user", O_RDONLY));
   TRY(drop_capabilities("fs-hook"));
+  std::vector<Fd> asking;
   std::vector<Fd> members;
   for (;;) {
     std::vector<pollfd> polled{{door.get(), POLLIN, 0}};
+    for (const auto& one : asking) polled.push_back({one.get(), POLLIN, 0});
     for (const auto& member : members) polled.push_back({member.get(), 0, 0});
     if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR)
       return fail_errno("fs-hook", "cannot wait");
     std::erase_if(members, [&](const Fd& member) { return has_input(polled, member); });
-    if (has_input(polled, door)) {
-      Fd member(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    std::vector<Fd> silent;
+    for (auto& one : asking) {
+      if (!has_input(polled, one)) {
+        silent.push_back(std::move(one));
+        continue;
+      }
+      const auto proof = receive_packet(one.get(), std::chrono::milliseconds(0));
       const int fds[] = {mounts.get(), users.get()};
-      if (member && send_packet(member.get(), "enter", fds)) members.push_back(std::move(member));
+      if (proof && place_of(proof->fds).value_or("") == home.place &&
+          send_packet(one.get(), "enter", fds))
+        members.push_back(std::move(one));
     }
-    if (!members.empty()) continue;
+    asking = std::move(silent);
+    if (has_input(polled, door)) {
+      asking.emplace_back(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!asking.back()) asking.clear();  // they may have taken all descriptors
+    }
+    if (!members.empty() || !asking.empty()) continue;
     // Who wants to connect holds the lock until it has.
     const auto lock = directory.lock(name, kClose);
     if (!lock || wait_for_input(door.get(), std::chrono::milliseconds(0)).value_or(true)) continue;
@@ -113,17 +158,20 @@ Result<void> serve(const RunDirectory& directory, const std::string& name, const
 
 /// Becomes the engine, which is to run serve_node_container(). Returns only on failure.
 Result<void> become_engine(const NodeContainer& c, const RunDirectory& directory,
-                           const std::string& name, const Fd& door, const Fd& starter) {
+                           const std::string& name, const Fd& door, const Fd& starter,
+                           const Home& home) {
   const auto engine = TRY(find_program(c.engine[0]));
   const auto self = TRY(open_file("/proc/self/exe", O_RDONLY));
   auto words = c.engine;
   words.push_back(fd_path(self.get()));
   words.emplace_back(kServeCommand);
-  for (const int fd : {door.get(), directory.get(), starter.get(), self.get()}) {
+  for (const int fd : {door.get(), directory.get(), starter.get(), self.get(),
+                       home.namespaces[0].get(), home.namespaces[1].get()}) {
     if (::fcntl(fd, F_SETFD, 0) != 0) return fail_errno(c.engine[0], "cannot start it");
     words.push_back(std::to_string(fd));
   }
   words.push_back(name);
+  words.push_back(home.place);
   ::execv(engine.c_str(), to_c_array(words).data());
   return fail_errno(c.engine[0], "cannot start it");
 }
@@ -132,14 +180,15 @@ Result<void> become_engine(const NodeContainer& c, const RunDirectory& directory
 int live(const NodeContainer& c, const RunDirectory& directory, const std::string& name,
          const Fd& door, const Fd& starter) {
   ::setsid();
-  if (const auto made = make_root(c); !made) {
+  const auto home = home_here();
+  if (const auto made = home ? make_root(c) : fail(home.error()); !made) {
     send_failure(starter.get(), made.error());
     return 1;
   }
   // Until the starter has swapped.
   if (!send_fd(starter.get(), starter.get()) || !receive_packet(starter.get(), kNoLimit)) return 1;
   if (!c.engine.empty()) {
-    send_failure(starter.get(), become_engine(c, directory, name, door, starter).error());
+    send_failure(starter.get(), become_engine(c, directory, name, door, starter, *home).error());
     return 1;
   }
   if (!change_root(c.rootfs)) {
@@ -147,7 +196,7 @@ int live(const NodeContainer& c, const RunDirectory& directory, const std::strin
     return 1;
   }
   if (!send_fd(starter.get(), starter.get())) return 1;
-  return serve(directory, name, door) ? 0 : 1;
+  return serve(directory, name, door, *home) ? 0 : 1;
 }
 
 Result<void> swap(const NodeContainer& c, pid_t pid) {
@@ -243,6 +292,9 @@ Result<Fd> connect_or_start(const NodeContainer& c) {
 Result<Fd> enter(const NodeContainer& c) {
   for (int attempt = 1;; ++attempt) {
     Fd socket = TRY(connect_or_start(c));
+    const auto proof = TRY(proof_of_place());
+    const int fds[] = {proof[0].get(), proof[1].get(), proof[2].get()};
+    (void)send_packet(socket.get(), "enter", fds);
     const auto answer = receive_packet(socket.get(), kAnswer);
     if (!answer || answer->fds.size() != 2) {
       if (attempt < kAttempts) continue;  // it has just ended
@@ -308,14 +360,17 @@ Result<int> run_in_node_container(NodeContainer c) {
 }
 
 Result<int> serve_node_container(const std::vector<std::string>& words) {
-  if (words.size() != 5) return int{exit_usage};
+  if (words.size() != 8) return int{exit_usage};
   std::vector<Fd> fds;
-  for (std::size_t i = 0; i < 4; ++i) fds.emplace_back(std::atoi(words[i].c_str()));
+  for (std::size_t i = 0; i < 6; ++i) fds.emplace_back(std::atoi(words[i].c_str()));
   (void)::prctl(PR_SET_NAME, kProcessName);
   const auto directory = TRY(RunDirectory::find(fd_path(fds[1].get()) + "/."));
   if (!send_fd(fds[2].get(), fds[2].get())) return int{exit_failure};
+  Home home{words[7], {}};
+  home.namespaces.push_back(std::move(fds[4]));
+  home.namespaces.push_back(std::move(fds[5]));
   fds.resize(1);
-  TRY(serve(directory, words[4], fds[0]));
+  TRY(serve(directory, words[6], fds[0], home));
   return int{exit_done};
 }
 

@@ -42,7 +42,7 @@ Result<void> place_overlay(const std::string& rootfs, const Fd& lower) {
 
 /// Makes a volume's target with its parents as runtimes do, also the target of a dangling link
 /// (/etc/resolv.conf of an image with systemd). `rootfs` is this process's root meanwhile, so that
-/// no link leads out of it.
+/// no link leads out of it. The image's owner may change it meanwhile: what is there is not opened.
 Result<void> make_place(const std::string& rootfs, fs::path path, bool is_directory) {
   constexpr const char* kWhat = "cannot make a place there";
   const auto name = path.string();
@@ -54,9 +54,9 @@ Result<void> make_place(const std::string& rootfs, fs::path path, bool is_direct
   fs::create_directories(is_directory ? path : path.parent_path(), error);
   const auto made = error          ? fail_errno(name, kWhat, error.value())
                     : is_directory ? Result<Fd>(Fd())
-                                   : open_file(path.string(), O_WRONLY | O_CREAT, 0644);
+                                   : open_file(path.string(), O_WRONLY | O_CREAT | O_EXCL, 0644);
   if (::fchdir(host.get()) != 0 || ::chroot(".") != 0) return fail_errno(name, kWhat);
-  if (!made) return fail_errno(name, kWhat, made.error().code());
+  if (!made && made.error().code() != EEXIST) return fail_errno(name, kWhat, made.error().code());
   return {};
 }
 

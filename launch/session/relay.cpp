@@ -94,7 +94,8 @@ class Relay {
       if (entries[1].revents != 0) (void)read_answers();
       if (entries[0].revents == 0 || over_) continue;
       const Fd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-      if (client && is_trusted_peer(client.get())) answer(client.get());
+      // A request names what the agents run: no confined process of the user gets out by it.
+      if (client && is_own_peer(client.get())) answer(client.get());
     }
   }
 

@@ -250,12 +250,16 @@ Result<std::vector<Answer>> Session::ask(const Request& request) const {
   const auto run = TRY(RunDirectory::open());
   const auto socket = run.connect_to(socket_name(id()));
   if (!socket) return fail(id(), "the session has ended", socket.error().message());
-  TRY(send_record(socket->get(), request));
+  const auto sent = send_record(socket->get(), request);
   std::vector<Answer> out;
   for (;;) {
-    auto got = TRY(receive_record<Answer>(socket->get(), std::chrono::seconds(660)));
-    if (got.message.node.empty()) break;
-    out.push_back(std::move(got.message));
+    auto got = receive_record<Answer>(socket->get(), std::chrono::seconds(660));
+    if (!got && out.empty() && got.error().code() == ECONNRESET)
+      return fail(id(), "the session has ended, or refuses this process", "",
+                  "call it outside of containers, chroots and sandboxes");
+    if (!sent || !got) return fail(sent ? got.error() : sent.error());
+    if (got->message.node.empty()) break;
+    out.push_back(std::move(got->message));
   }
   std::ranges::sort(out, {}, &Answer::node);
   // Nodes that failed alike in one line.

@@ -414,5 +414,38 @@ TEST_F(LocalUser, packing_a_users_map_runs_no_code_of_the_user) {
   pack();
 }
 
+TEST_F(LocalUser, user_cannot_make_roots_epilog_unmount_what_a_link_leads_to) {
+  const auto epilog = std::string(std::getenv("HEDDLE_STAGE")) + "/share/heddle/epilog-heddle.sh";
+  if (!fs::exists(epilog)) HEDDLE_SKIP("the epilog is not installed in $HEDDLE_STAGE");
+  const auto job = "test-" + std::to_string(::getpid());
+  const auto place = "/tmp/heddle-m-" + job;
+  const auto id = std::to_string(kAttacker);
+  const auto roots = mount({program_in(dir_ / "p", "word")});
+  const auto of_job = [&](const std::string& uid) {
+    return RunOptions{.env = {"SLURM_JOB_ID=" + job, "SLURM_JOB_UID=" + uid, "SLURM_JOB_GID=" + uid,
+                              "HEDDLE_TO=" + dir_.path()}};
+  };
+  // Others may make the name that a job of root's would use, too.
+  for (const auto& uid : {id, std::string("0")}) {
+    run_checked(as(kAttacker, {"ln", "-sfn", roots, place}));
+    EXPECT_EQ(run({"sh", epilog}, of_job(uid)).status, 0);
+    EXPECT_EQ(mounts_with(" " + roots + " "), 1U) << uid;
+  }
+  fs::remove(place);
+  // Positive control: a user's own mount goes. fusermount3 wants to know the user's name.
+  const std::string nobody = "65534";
+  const auto own =
+      run({"unshare", "-m", "sh", "-ec",
+           "mknod -m 666 $0/fuse c 10 229; mount --bind $0/fuse /dev/fuse\n"
+           "user=\"setpriv --reuid=$3 --regid=$3 --clear-groups\"\n"
+           "$user mkdir $2; $user $4 $0/map $2; grep -c \" $2 \" /proc/self/mountinfo\n"
+           "sh $1; grep -c \" $2 \" /proc/self/mountinfo || ls -d $2 2>&1",
+           dir_.path(), epilog, place, nobody, staged_program("fs-mount")},
+          of_job(nobody));
+  fs::remove(place);
+  EXPECT_THAT(own.out, StartsWith("1\n0\n")) << own.err;
+  EXPECT_THAT(own.out, HasSubstr("No such file"));
+}
+
 }  // namespace
 }  // namespace heddle::test

@@ -5,6 +5,8 @@
 // program, removing a directory or getting a mount.
 
 #include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -20,6 +22,7 @@
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
 #include "base/run_directory.hpp"
+#include "launch/session/messages.hpp"
 #include "tests/support/fuse_kernel.hpp"
 #include "tests/support/prelude.hpp"
 
@@ -197,14 +200,18 @@ class Peer : public ::testing::Test {
     out.program = value_or_throw(open_file(program_, O_PATH));
     return out;
   }
-  /// Runs `prepare`, which takes a process's rights, and then attack() in its child, so that a new
+  /// Runs `prepare`, which takes a process's rights, and then `attacks` in its child, so that a new
   /// PID namespace counts.
   static int attack_after(const std::function<bool()>& prepare, const Weapons& with) {
+    return attack_after(prepare, [&] { return attack(with); });
+  }
+  static int attack_after(const std::function<bool()>& prepare,
+                          const std::function<int()>& attacks) {
     const pid_t child = ::fork();
     if (child == 0) {
       if (!prepare()) ::_exit(not_prepared);
       const pid_t inner = ::fork();
-      if (inner == 0) ::_exit(attack(with));
+      if (inner == 0) ::_exit(attacks());
       int status = 0;
       ::waitpid(inner, &status, 0);
       ::_exit(exit_status(status));
@@ -374,6 +381,230 @@ TEST_F(Peer, socket_directory_is_private_to_its_owner) {
   EXPECT_EQ(RunDirectory::open_at(dir_ / "anothers").error().code(), EPERM);
   EXPECT_EQ(run({bin("fs-mount"), "--node", dir_ / "open"}).status, 3);
 }
+
+/// Ways to confine a process of the same uid, each with the directory of sockets in its root.
+struct Cage {
+  std::string name;
+  std::function<bool()> enter;
+  std::string sockets;
+};
+
+bool add_filter() {
+  sock_filter allow[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{1, allow};
+  return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+/// Services of fs-launch and fs-hook run, which let their peers do more than the mount services.
+/// Run by root and by a user.
+class PowerfulService : public Peer, public ::testing::WithParamInterface<unsigned> {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("not root");
+    fs::permissions(dir_.path(), fs::perms(0755));
+    for (const char* name : {"run", "home"}) {
+      fs::create_directories(dir_ / name);
+      ASSERT_EQ(::chown((dir_ / name).c_str(), GetParam(), GetParam()), 0);
+    }
+    sockets_ = GetParam() == 0 ? value_or_throw(RunDirectory::open()).path() : dir_ / "run/heddle";
+  }
+  void TearDown() override {}
+  /// `argv`, run by the service's user.
+  Strings as_user(const Strings& argv) const {
+    const auto id = std::to_string(GetParam());
+    return Strings{"setpriv",
+                   "--reuid=" + id,
+                   "--regid=" + id,
+                   "--clear-groups",
+                   "env",
+                   "HOME=" + (dir_ / "home"),
+                   "XDG_CACHE_HOME=" + (dir_ / "home"),
+                   "XDG_RUNTIME_DIR=" + (dir_ / "run")} +
+           argv;
+  }
+  bool become_user() const {
+    return ::setgid(GetParam()) == 0 && ::setuid(GetParam()) == 0 &&
+           ::prctl(PR_SET_DUMPABLE, 1) == 0;
+  }
+  /// The lines of /proc/PID/status that tell of rights.
+  static Strings rights_in(const std::string& status) {
+    auto lines = lines_of(status);
+    std::erase_if(lines, [](const auto& line) {
+      return !line.starts_with("Cap") && !line.starts_with("NoNewPrivs") &&
+             !line.starts_with("Seccomp");
+    });
+    return lines;
+  }
+  /// Those of the service's process `name`.
+  Strings rights_of(const std::string& name) const {
+    for (const auto& entry : fs::directory_iterator("/proc"))
+      if (read_file(entry.path() / "comm").value_or("") == name + "\n" &&
+          read_file(entry.path() / "environ").value_or("").find(dir_.path()) != std::string::npos)
+        return rights_in(read_file(entry.path() / "status").value_or(""));
+    return {};
+  }
+  std::vector<Cage> cages() const {
+    const auto parent = fs::path(sockets_).parent_path();
+    return {{"a chroot", [=, this] { return ::chroot(parent.c_str()) == 0 && become_user(); },
+             "/heddle"},
+            {"a mount namespace", [this] { return ::unshare(CLONE_NEWNS) == 0 && become_user(); },
+             sockets_},
+            {"a container",
+             [this] {
+               const auto root = dir_ / "container";
+               for (const char* name : {"/sockets", "/proc"}) fs::create_directories(root + name);
+               return ::unshare(CLONE_NEWNS | CLONE_NEWPID) == 0 &&
+                      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                      ::mount(sockets_.c_str(), (root + "/sockets").c_str(), nullptr, MS_BIND,
+                              nullptr) == 0 &&
+                      ::mount("/proc", (root + "/proc").c_str(), nullptr, MS_BIND | MS_REC,
+                              nullptr) == 0 &&
+                      ::chroot(root.c_str()) == 0 && become_user();
+             },
+             "/sockets"},
+            {"a user namespace", [this] { return become_user() && ::unshare(CLONE_NEWUSER) == 0; },
+             sockets_}};
+  }
+  std::string sockets_;
+};
+
+TEST_P(PowerfulService, session_runs_nothing_for_a_confined_peer) {
+  HEDDLE_STAGED(fs_launch, "fs-launch");
+  const auto marker = dir_ / "home/executed";
+  const auto payload =
+      build_program({dir_ / "payload", "#include <fcntl.h>\nint main(void) { return open(\"" +
+                                           marker + "\", O_CREAT | O_WRONLY, 0666) < 0; }\n"});
+  write_text_file(dir_ / "rsh", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n", 0755);
+  const auto session = [&](const Strings& words) {
+    return run(as_user(Strings{fs_launch, "session"} + words));
+  };
+  const auto made =
+      session({"create", "--rsh", dir_ / "rsh", "--nodes", "here", "--to", dir_ / "home"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto id = made.out.substr(0, made.out.find('\n'));
+  // docs/security.md
+  EXPECT_EQ(rights_of("heddle-session"),
+            rights_in(run_checked(as_user({"cat", "/proc/self/status"})).out));
+  Encoder order;
+  launch::Request request{.op = launch::Op::daemon, .words = {"", "/", payload}};
+  order(request);
+  const auto text = order.take();
+  const auto attack_at = [&](const std::string& directory) {
+    return [=] {
+      if (::chdir(directory.c_str()) != 0) return int{no_socket};
+      const auto socket = connect_by_path("session." + id);
+      if (!socket) return int{no_socket};
+      (void)send_packet(socket.get(), text);
+      return int{receive_packet(socket.get(), 30s) ? an_answer : nothing};
+    };
+  };
+  const auto has_run = [&] { return fs::remove(marker); };
+  // Positive control.
+  EXPECT_EQ(attack_after([this] { return become_user(); }, attack_at(sockets_)), an_answer);
+  EXPECT_TRUE(wait_until(10s, has_run));
+  auto all = cages();
+  all.push_back({"no_new_privs",
+                 [this] { return become_user() && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0; },
+                 sockets_});
+  if (GetParam() == 0) {
+    all.push_back({"no capabilities",
+                   [] {
+                     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+                     __user_cap_data_struct none[2]{};
+                     return ::syscall(SYS_capset, &header, none) == 0;
+                   },
+                   sockets_});
+    all.push_back({"an empty bounding set",
+                   [] {
+                     for (int cap = 0; cap <= 40; ++cap)
+                       (void)::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+                     return true;
+                   },
+                   sockets_});
+    all.push_back({"a filter", add_filter, sockets_});
+  }
+  for (const auto& [name, enter, directory] : all)
+    EXPECT_EQ(attack_after(enter, attack_at(directory)), nothing) << name;
+  // It is not deaf, has run nothing late, and tells a user why.
+  EXPECT_EQ(session({"daemon", id, "--wait", "--", "true"}).status, 0);
+  EXPECT_FALSE(has_run());
+  const auto refused = run(
+      as_user({"setpriv", "--no-new-privs", fs_launch, "session", "daemon", id, "--", payload}));
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, HasSubstr("refuses this process"));
+  const auto ended = session({"destroy", id});
+  EXPECT_EQ(ended.status, 0) << ended.err;
+  EXPECT_FALSE(has_run());
+}
+
+TEST_P(PowerfulService, nodes_container_admits_only_processes_of_its_starters_place) {
+  HEDDLE_STAGED(fs_hook, "fs-hook");
+  build_program({.output = dir_ / "image/bin/wait",
+                 .source = "#include <unistd.h>\nint main(void) { return pause(); }\n",
+                 .flags = {"-static"}});
+  const auto names = [this] {
+    std::set<std::string> out;
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(sockets_, none))
+      if (const auto name = entry.path().filename().string(); name.starts_with("root-"))
+        out.insert(name);
+    return out;
+  };
+  const auto before = names();
+  const auto words = as_user({fs_hook, "run", "--policy", "warn", "--cache", dir_ / "home/cache",
+                              "--rootfs", dir_ / "image", "--chdir", "/", "--", "/bin/wait"});
+  auto container = start_silently("/usr/bin/setpriv", words);
+  std::string name;
+  ASSERT_TRUE(wait_until(30s, [&] {
+    for (const auto& each : names())
+      if (!before.count(each)) name = each;
+    return !name.empty() &&
+           read_file("/proc/" + std::to_string(container.pid()) + "/comm").value_or("") == "wait\n";
+  }));
+  // docs/security.md
+  const auto rights = rights_of("heddle-root");
+  EXPECT_THAT(rights, ::testing::SizeIs(::testing::Ge(7U)));
+  for (const auto& line : rights)
+    if (line.starts_with("Cap")) {
+      EXPECT_THAT(line, HasSubstr("\t0000000000000000"));
+    }
+  const auto attack_at = [&](const std::string& directory, const std::vector<Fd>* spaces) {
+    return [&, directory, spaces] {
+      int reached = nothing;
+      if (::chdir(directory.c_str()) != 0) return int{no_socket};
+      std::vector<Fd> own;
+      for (const char* space : {"/proc/self/ns/mnt", "/proc/self/ns/user"})
+        if (auto fd = open_file(space, O_PATH)) own.push_back(std::move(*fd));
+      // A chroot without /proc.
+      const auto& mine = own.empty() ? *spaces : own;
+      const Fd root(::open("/", O_PATH));
+      const std::vector<int> proof{mine.at(0).get(), mine.at(1).get(), root.get()};
+      for (const auto& fds :
+           {proof, std::vector<int>{}, std::vector<int>(3, root.get()),
+            std::vector<int>{proof[0], proof[1]}, std::vector<int>(200, proof[0])}) {
+        const auto socket = connect_by_path(name);
+        if (!socket) return int{no_socket};
+        (void)send_packet(socket.get(), "enter", fds);
+        const auto answer = receive_packet(socket.get(), 30s);
+        if (answer) reached |= an_answer | (answer->fds.empty() ? 0 : a_descriptor);
+      }
+      return reached;
+    };
+  };
+  std::vector<Fd> spaces;
+  for (const char* space : {"/proc/self/ns/mnt", "/proc/self/ns/user"})
+    spaces.push_back(value_or_throw(open_file(space, O_PATH)));
+  EXPECT_EQ(attack_after([this] { return become_user(); }, attack_at(sockets_, &spaces)),
+            an_answer | a_descriptor);
+  for (const auto& [cage, enter, directory] : cages())
+    EXPECT_EQ(attack_after(enter, attack_at(directory, &spaces)), nothing) << cage;
+  ::kill(container.pid(), SIGKILL);
+  (void)container.wait();
+  EXPECT_TRUE(wait_until(10s, [&] { return names() == before; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Users, PowerfulService, ::testing::Values(0U, 1500U),
+                         [](const auto& each) { return each.param == 0 ? "root" : "user"; });
 
 }  // namespace
 }  // namespace heddle::test
