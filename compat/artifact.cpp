@@ -12,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.hpp"
 #include "base/escape.hpp"
 
 namespace heddle::compat {
@@ -33,8 +34,8 @@ constexpr std::size_t kMostNeeded = 4096;  ///< of one program, also of librarie
 constexpr std::size_t kMostVersions = 65'536;
 /// A value takes up to a hundred bytes of memory, and as few as two in the text.
 constexpr std::size_t kBytesPerValue = 8;
-/// Deep nesting would overflow the parser's and the destructor's stack; an artifact has seven.
-constexpr int kDeepest = 16;
+/// Of seven in an artifact.
+constexpr std::size_t kDeepest = 16;
 
 constexpr const char* kDependencyKinds[] = {"needed", "auxiliary", "filter"};
 
@@ -326,18 +327,15 @@ std::string to_json(const Artifact& artifact) {
 
 Result<Artifact> parse_artifact(std::string_view bytes, const std::string& where) {
   if (bytes.size() > kMaxArtifact) return fail_errno(where, "no artifact", EFBIG);
-  std::size_t values = 0;
-  const auto bounded = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kDeepest) throw Wrong{"nesting", "is too deep"};
-    if (++values > 1000 + bytes.size() / kBytesPerValue) throw Wrong{"JSON", "has too many values"};
-    return true;
-  };
   const auto refused = [&](int code, std::string_view what, std::string_view reason,
                            std::string_view hint = {}) {
     return fail(Error::with_code(code, where, what, reason, hint));
   };
+  const JsonLimits limits{
+      .depth = kDeepest, .values = 1000 + bytes.size() / kBytesPerValue, .members = bytes.size()};
+  if (const char* why = beyond(limits, bytes)) return refused(ENOEXEC, "no artifact", why);
   try {
-    const auto json = Json::parse(bytes, bounded, false);
+    const auto json = Json::parse(bytes, nullptr, false);
     if (json.is_discarded()) return refused(ENOEXEC, "no artifact", "not JSON");
     if (!json.contains("heddle"))
       return refused(ENOTSUP, "no artifact", "it has no `heddle` part",

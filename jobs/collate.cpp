@@ -107,7 +107,9 @@ Metrics of_task(const TaskUsage& task) {
   const auto ticks = task.utime + task.stime;
   if (task.sched[0] >= 0 && task.utime >= 0) {
     const auto us = task.sched[0] / 1000;
-    out[k_usertime] = ticks > 0 ? us / ticks * task.utime + us % ticks * task.utime / ticks : us;
+    const auto share = ticks > 0 ? static_cast<double>(task.utime) / static_cast<double>(ticks) : 1;
+    out[k_usertime] =
+        static_cast<std::int64_t>(static_cast<double>(us) * std::clamp(share, 0.0, 1.0));
     out[k_systemtime] = us - *out[k_usertime];
   }
   out[k_minflt] = known(task.minflt);
@@ -205,7 +207,33 @@ class Reader {
     T out{};  // the file's records are not aligned
     std::memcpy(&out, rest.data(), sizeof(T));
     rest.remove_prefix(sizeof(T));
+    if (!is_small(out)) return std::nullopt;
     return out;
+  }
+
+  /// Any process of the user can write records. Sums of such numbers do not overflow.
+  static bool is_small(std::int64_t value) {
+    return value >= -(std::int64_t{1} << 53) && value <= std::int64_t{1} << 53;
+  }
+  static bool is_small(const Usage& usage) { return all_small(usage); }
+  static bool is_small(const TaskUsage& usage) { return all_small(usage); }
+  static bool is_small(const StartBody& body) {
+    return is_small(body.previous) && is_small(body.failed_lookups) && body.cycles >= 0;
+  }
+  static bool is_small(const EndBody& body) {
+    ProcessUsage usage = body.usage;
+    usage.cycles = 0;  // of a month may be more
+    return all_small(usage) && body.usage.cycles >= 0;
+  }
+  static bool is_small(const ReapedBody& body) {
+    return is_small(body.time) && is_small(body.parent_start) && is_small(body.usage);
+  }
+  template <class Numbers>
+  static bool all_small(const Numbers& numbers) {
+    static_assert(sizeof numbers % sizeof(std::int64_t) == 0);
+    std::array<std::int64_t, sizeof numbers / sizeof(std::int64_t)> each{};
+    std::memcpy(each.data(), &numbers, sizeof numbers);
+    return std::ranges::all_of(each, [](std::int64_t value) { return is_small(value); });
   }
 
   Image& image(const RecordHeader& header) {
@@ -226,6 +254,7 @@ class Reader {
       if (rest.size() >= sizeof header) std::memcpy(&header, rest.data(), sizeof header);
       const bool good = header.magic == kRecordMagic && header.size >= sizeof header &&
                         header.size <= kMostRecord && header.size <= rest.size() &&
+                        header.start >= 0 && is_small(header.start) &&
                         add(header, rest.substr(sizeof header, header.size - sizeof header));
       if (good) ++out_.records;
       if (!good && !lost) ++out_.damaged;
@@ -318,7 +347,7 @@ class Reader {
       Image unseen;
       unseen.pid = pid;
       unseen.reaped = body;
-      unseen.start = body.time - body.usage.utime - body.usage.stime;
+      unseen.start = std::max<std::int64_t>(0, body.time - body.usage.utime - body.usage.stime);
       images_.push_back(std::move(unseen));
     }
   }
@@ -421,6 +450,8 @@ class Reader {
       row.exitsignal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       row.exitcode = WIFEXITED(status) ? Number(WEXITSTATUS(status)) : Number();
     }
+    // The clock may have been set back; submit refuses what ends before it starts.
+    if (row.finish) row.finish = std::max(*row.finish, row.start);
     if (std::ranges::count(row.marks, "partial") > 0) ++out_.partial;
     if (!image.libraries.empty()) {
       const auto [at, is_new] = sets_.try_emplace(image.libraries, sets_.size() + 1);

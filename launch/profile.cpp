@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/backoff.hpp"
+#include "base/bounded_json.hpp"
 #include "base/escape.hpp"
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
@@ -27,7 +28,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr unsigned kFormat = 1;
 constexpr std::size_t kLargestFile = 4UL << 20;
-constexpr int kDeepest = 8;  ///< of nesting; a profile has two levels
 constexpr std::chrono::seconds kLockLimit{20};
 constexpr const char* kSelected = "selected";
 constexpr const char* kSuffix = ".json";
@@ -191,13 +191,10 @@ Result<void> check_profile(const Profile& profile, const std::string& where) {
 }
 
 Result<Profile> parse_profile(std::string_view text, const std::string& where) {
-  const auto bounded = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kDeepest) throw Wrong{"the file", "is nested too deep"};
-    return true;
-  };
+  if (const char* why = beyond({}, text)) return fail(where, "no profile", why);
   Profile out;
   try {
-    out = profile_of(Json::parse(text, bounded));
+    out = profile_of(Json::parse(text));
   } catch (const Wrong& wrong) {
     return fail(where, "no profile", escape_for_terminal(wrong.key) + " " + wrong.how);
   } catch (const Json::parse_error& error) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.hpp"
 #include "base/child.hpp"
 #include "base/command_line.hpp"
 #include "base/escape.hpp"
@@ -229,11 +230,8 @@ std::map<std::string, Profile> read_e4s_cl(const Options& o) {
   constexpr std::size_t kLargest = 64UL << 20;
   const auto file = value_or_throw(open_regular(o.file));
   const auto text = value_or_throw(read_all(file.get(), o.file, kLargest));
-  const auto bounded = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > 8) throw Error(o.file, "no profiles of e4s-cl", "nested too deep");
-    return true;
-  };
-  const auto json = Json::parse(text, bounded, false);
+  if (const char* why = beyond({}, text)) throw Error(o.file, "no profiles of e4s-cl", why);
+  const auto json = Json::parse(text, nullptr, false);
   std::vector<Json> found;
   if (json.is_array())
     found.assign(json.begin(), json.end());

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/bounded_json.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/output_file.hpp"
@@ -48,7 +49,8 @@ Model load_model(Database& database, const std::string& name) {
       database.query("SELECT id, content FROM models WHERE name = ? ORDER BY id", {name});
   if (rows.empty()) throw Error(name, "no such model");
   Model model;
-  const Json content = Json::parse(to_text(rows[0][1]));
+  const Json content = parse_bounded<Json>(to_text(rows[0][1]));
+  if (!content.is_object()) throw Error(name, "cannot use the model", "the store's row is damaged");
   for (const auto& [feature, methods] : content.items())
     for (const Json& m : methods)
       model.references[feature].push_back({number(m.at(0)), number(m.at(1)), number(m.at(2))});

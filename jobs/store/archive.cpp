@@ -16,6 +16,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "base/bounded_json.hpp"
 #include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
@@ -27,7 +28,14 @@ namespace {
 
 constexpr std::size_t kMostMetadata = 16 << 20;
 constexpr std::size_t kMostTable = std::size_t{512} << 20;
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  ///< of all files
+constexpr std::size_t kMostFiles = 8;                     ///< epmt has a few more than we read
+// A field of one byte takes 16 bytes of memory, a row of 40 bytes 300.
 constexpr std::size_t kMostThreads = 1 << 20;  ///< of a process, far above threads-max
+constexpr std::size_t kMostProcesses = 1 << 20;
+constexpr std::size_t kMostValues = std::size_t{32} << 20;  ///< of kMostProcesses of one thread
+constexpr std::size_t kMostLibraries = 1 << 22;
+constexpr std::size_t kMostKeys = 1024;
 /// Sums of them fit 64 bits, and each is exact as JavaScript's and DuckDB's double.
 constexpr std::int64_t kGreatest = std::int64_t{1} << 53;
 constexpr std::array<std::string_view, 15> kEpmtColumns = {
@@ -38,6 +46,15 @@ constexpr std::array<std::string_view, 5> kOwnColumns = {"marks", "libraries", "
 
 /// The files by their names.
 using Files = std::map<std::string, std::string>;
+
+/// Before another file, or more of one, is read.
+void check_room(const Files& files, const std::string& path) {
+  std::size_t bytes = 0;
+  for (const auto& [name, text] : files) bytes += text.size();
+  if (files.size() > kMostFiles || bytes > kMostBytes)
+    throw Error(path, "not an archive of a job",
+                fmt::format("it has more than {} files or {} MiB", kMostFiles, kMostBytes >> 20));
+}
 
 struct Free {
   void operator()(struct archive* reader) const { ::archive_read_free(reader); }
@@ -81,6 +98,7 @@ Files read_tar(const std::string& path, bool metadata_only) {
       throw damaged(escape_for_terminal(name) + " is not a regular file");
     auto [at, fresh] = files.try_emplace(name);
     if (!fresh) throw damaged("it has " + escape_for_terminal(name) + " twice");
+    check_room(files, path);
     // The size in the header is the sender's word: what comes is counted.
     for (std::array<char, 1 << 16> piece;;) {
       const la_ssize_t n = ::archive_read_data(reader.get(), piece.data(), piece.size());
@@ -90,6 +108,7 @@ Files read_tar(const std::string& path, bool metadata_only) {
         throw damaged(escape_for_terminal(name) + " is too large");
       at->second.append(piece.data(), static_cast<std::size_t>(n));
     }
+    check_room(files, path);
     if (metadata_only && (name == "job.json" || name == "job_metadata")) break;
   }
   return files;
@@ -99,9 +118,11 @@ Files read_directory(const std::string& path) {
   Files files;
   for (const auto& entry : std::filesystem::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
-    if (const std::size_t limit = limit_of(name); limit > 0)
+    if (const std::size_t limit = limit_of(name); limit > 0) {
       files[name] = value_or_throw(
           read_all(value_or_throw(open_regular(entry.path().string())).get(), name, limit));
+      check_room(files, path);
+    }
   }
   return files;
 }
@@ -197,15 +218,24 @@ class MetadataReader {
   const Json& json_;
 };
 
-/// Splits `line` at `mark`, the pieces being views into it.
-std::vector<std::string_view> split(std::string_view line, char mark) {
-  std::vector<std::string_view> out;
+/// Calls `use` with each piece of `line` between `mark`s, until it returns false.
+template <class Use>
+void for_each_piece(std::string_view line, char mark, Use&& use) {
   for (;;) {
     const auto at = line.find(mark);
-    out.push_back(line.substr(0, at));
-    if (at == std::string_view::npos) return out;
+    if (!use(line.substr(0, at)) || at == std::string_view::npos) return;
     line.remove_prefix(at + 1);
   }
+}
+
+/// The pieces are views into `line`; no more than `most`, the rest is left out.
+std::vector<std::string_view> split(std::string_view line, char mark, std::size_t most) {
+  std::vector<std::string_view> out;
+  for_each_piece(line, mark, [&](std::string_view piece) {
+    out.push_back(piece);
+    return out.size() < most;
+  });
+  return out;
 }
 
 class TableReader {
@@ -218,7 +248,7 @@ class TableReader {
     const auto end = rest_.find('\n');
     if (end == std::string_view::npos) throw wrong("the last line is cut");
     ++line_;
-    fields = split(rest_.substr(0, end), '\t');
+    fields = split(rest_.substr(0, end), '\t', 100);
     rest_.remove_prefix(end + 1);
     return true;
   }
@@ -272,7 +302,8 @@ void check_columns(const TableReader& table, bool own) {
 void read_keys(Archive& archive, const TableReader& table, std::string_view column) {
   if (column.size() < 3 || column.front() != '{' || column.back() != '}')
     throw table.wrong("the first column does not name the metrics");
-  for (std::string_view key : split(column.substr(1, column.size() - 2), ',')) {
+  for (std::string_view key : split(column.substr(1, column.size() - 2), ',', kMostKeys + 1)) {
+    if (archive.keys.size() == kMostKeys) throw table.wrong("too many metrics");
     while (key.starts_with(' ')) key.remove_prefix(1);
     const auto plain = [](unsigned char c) {
       return std::isalnum(c) != 0 || c == '_' || c == ':' || c == '-' || c == '.';
@@ -291,10 +322,12 @@ void read_values(Archive& archive, const TableReader& table, Process& process) {
   array = array.substr(1, array.size() - 2);
   process.first_value = archive.values.size();
   if (!array.empty())
-    for (std::string_view word : split(array, ',')) {
+    for_each_piece(array, ',', [&](std::string_view word) {
       while (word.starts_with(' ')) word.remove_prefix(1);
+      if (archive.values.size() == kMostValues) throw table.wrong("too many values");
       archive.values.push_back(table.parse(word));
-    }
+      return true;
+    });
   const std::size_t count = archive.values.size() - process.first_value;
   if (count % archive.keys.size() != 0 || count / archive.keys.size() > kMostThreads)
     throw table.wrong("the array does not fit the metrics");
@@ -329,6 +362,7 @@ void read_rows(Archive& archive, TableReader& table, bool own) {
       p.ended_by = table.text(20);
     }
     if (p.finish && *p.finish < p.start) throw table.wrong("a process ends before it starts");
+    if (archive.processes.size() == kMostProcesses) throw table.wrong("too many processes");
     archive.processes.push_back(p);
   }
 }
@@ -340,6 +374,7 @@ void read_libraries(Archive& archive, const std::string& path) {
     throw table.wrong("unknown columns");
   while (table.next()) {
     table.check_width(4);
+    if (archive.libraries.size() == kMostLibraries) throw table.wrong("too many libraries");
     archive.libraries.push_back({table.needed(0), table.text(1), table.text(2), table.number(3)});
   }
 }
@@ -371,15 +406,18 @@ void read_own(Archive& archive, Files& files, const std::string& path) {
 }
 
 /// papiex writes no marks: what is not escaped is escaped, so that the text is stored as ours.
-std::string escaped_table(const std::string& text) {
+std::string escaped_table(const std::string& text, const std::string& path) {
   std::string out;
-  for (const char c : text)
+  for (const char c : text) {
     if (c == '\n' || c == '\t')
       out += c;
     else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     else
       out += c;
+    if (out.size() > kMostTable)
+      throw Error(path, "not an archive of a job", "its table is too large");
+  }
   if (is_valid_utf8(out)) return out;
   for (char& c : out)
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
@@ -398,7 +436,7 @@ void read_epmt(Archive& archive, const Files& files, const std::string& path, bo
   head.next();
   check_columns(head, false);
   read_keys(archive, head, head.fields[0]);
-  archive.process_text = escaped_table(*rows);
+  archive.process_text = escaped_table(*rows, path);
   TableReader table(path, "table", archive.process_text);
   read_rows(archive, table, false);
   Metadata& m = archive.metadata;
@@ -423,7 +461,8 @@ std::optional<Metadata> metadata_of(const Files& files, const std::string& path)
   const auto* own = find(files, "job.json", "");
   const auto* text = own ? own : find(files, "job_metadata", "");
   if (!text) throw Error(path, "not an archive of a job", "job.json is missing");
-  const Json json = Json::parse(*text, nullptr, false);
+  if (const char* why = beyond({}, *text); why && own) throw Error(path, "damaged job.json", why);
+  const auto json = parse_bounded<Json>(*text);
   if (!own && !json.is_object()) return std::nullopt;  // a pickle
   if (!json.is_object()) throw Error(path, "damaged job.json", "not a JSON object");
   return MetadataReader(path, json).read(own || json.contains("heddle_job"));
@@ -530,12 +569,13 @@ void build_tree(std::vector<Process>& processes) {
 std::vector<std::string> split_list(std::string_view list) {
   std::vector<std::string> out;
   if (list.empty()) return out;
-  for (const std::string_view word : split(list, ' ')) {
+  for_each_piece(list, ' ', [&](std::string_view word) {
     if (word == "\\e")
       out.emplace_back();
     else
       out.push_back(unescape(word).value_or(std::string(word)));
-  }
+    return true;
+  });
   return out;
 }
 

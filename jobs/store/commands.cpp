@@ -8,6 +8,7 @@
 #include <array>
 #include <filesystem>
 
+#include "base/bounded_json.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -198,7 +199,8 @@ int dump_command(int argc, char** argv) {
           const auto row =
               database->query("SELECT t.info, t.expected_hosts FROM t_job t WHERE t.id = ?", {id})
                   .at(0);
-          all = Json::parse(to_text(row[0]));
+          all = parse_bounded<Json>(to_text(row[0]));  // another role may have written it
+          if (!all.is_object()) throw Error(job, "cannot dump", "the store's row is damaged");
           const auto rows = database->query(
               fmt::format("SELECT {} FROM jobs WHERE id = ?", fmt::join(job_columns(), ", ")),
               {id});

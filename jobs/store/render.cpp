@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/bounded_json.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "jobs/store/selection.hpp"
@@ -42,7 +43,7 @@ std::string render(Format format, const std::vector<std::string>& columns,
       for (std::size_t i = 0; i < columns.size(); ++i) object[columns[i]] = to_json(row[i]);
       for (const char* nested : {"tags", "annotations", "environment"})
         if (object.contains(nested) && object[nested].is_string())
-          if (auto parsed = Json::parse(object[nested].get<std::string>(), nullptr, false);
+          if (auto parsed = parse_bounded<Json>(object[nested].get<std::string>());
               parsed.is_object())
             object[nested] = std::move(parsed);
     }

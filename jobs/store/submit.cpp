@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/bounded_json.hpp"
 #include "base/result.hpp"
 #include "jobs/store/schema.hpp"
 #include "jobs/store/selection.hpp"
@@ -340,7 +341,8 @@ class Submission {
     const auto short_name = [](const std::string& host) { return host.substr(0, host.find('.')); };
     std::set<std::string> missing;
     for (const Row& row : db_.query("SELECT expected_hosts FROM t_job WHERE id = ?", {job_}))
-      for (const auto& host : Json::parse(to_text(row[0]))) missing.insert(short_name(host));
+      for (const auto& host : parse_bounded<Json>(to_text(row[0])))
+        if (host.is_string()) missing.insert(short_name(host));
     for (const Row& row : db_.query("SELECT host FROM t_node WHERE job_id = ?", {job_}))
       missing.erase(short_name(to_text(row[0])));
     db_.run("UPDATE t_job SET complete = ? WHERE id = ?", {std::int64_t(missing.empty()), job_});

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/backoff.hpp"
+#include "base/bounded_json.hpp"
 #include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/try.hpp"
@@ -300,18 +301,7 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   return answer;
 }
 
-Json parse_json(std::string_view text) {
-  constexpr int kDeepest = 64;
-  bool deep = false;
-  auto out = Json::parse(
-      text,
-      [&](int depth, Json::parse_event_t, Json&) {
-        deep = deep || depth > kDeepest;
-        return !deep;  // the rest is parsed, but not stored
-      },
-      false);
-  return deep ? Json(Json::value_t::discarded) : out;
-}
+Json parse_json(std::string_view text) { return parse_bounded<Json>(text); }
 
 std::string text_member(const Json& json, const char* key) {
   const auto found = json.is_object() ? json.find(key) : json.end();

@@ -200,7 +200,65 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                                  [&](const std::string& d) {
                                    write_text(d + "/job.json", std::string(1'000'000, '['));
                                  })},
-                 "not a JSON object");
+                 "nested too deep");
+  // Read by a parser without a stack, copied and written by functions with one.
+  const auto deep = [](std::size_t depth) {
+    return R"(,"x":)" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  expect_refused({"submit", make("balanced",
+                                 [&](const std::string& d) {
+                                   auto text = value_or_throw(read_file(d + "/job.json"));
+                                   text.replace(text.rfind('}'), 1, deep(500'000));
+                                   write_text(d + "/job.json", text);
+                                 })},
+                 "nested too deep");
+  expect_refused({"submit", make("members",
+                                 [&](const std::string& d) {
+                                   std::string text = R"({"heddle_job":1)";
+                                   for (int i = 0; i < 500'000; ++i)
+                                     text += fmt::format(R"(,"{:06}":1)", i);
+                                   write_text(d + "/job.json", text + "}");
+                                 })},
+                 "too many members");
+  expect_refused({"submit", make("commas",
+                                 [&](const std::string& d) {
+                                   replace(d + "/processes.tsv", "\n{",
+                                           "\n{" + std::string(40'000'000, ','));
+                                 })},
+                 "too many values");
+  expect_refused({"submit", make("tabs",
+                                 [&](const std::string& d) {
+                                   replace(d + "/processes.tsv", "\n{",
+                                           "\n{" + std::string(40'000'000, '\t'));
+                                 })},
+                 "columns instead of 21");
+  expect_refused({"submit", make("metrics",
+                                 [&](const std::string& d) {
+                                   std::string keys;
+                                   for (int i = 0; i < 500'000; ++i) keys += fmt::format("{},", i);
+                                   replace(d + "/processes.tsv", "{tid", "{" + keys + "tid");
+                                 })},
+                 "too many metrics");
+  {
+    fs::create_directories(dir_ / "tables");
+    Strings tables;
+    for (int i = 0; i < 9; ++i) {
+      tables.push_back(fmt::format("n{}-papiex.tsv", i));
+      write_text(dir_ / ("tables/" + tables.back()), "");
+      fs::resize_file(dir_ / ("tables/" + tables.back()), 300 << 20);
+    }
+    expect_refused({"submit", dir_ / "tables"}, "1024 MiB");
+    for (const auto& name : tables) fs::resize_file(dir_ / ("tables/" + name), 1);
+    run_checked(Strings{"tar", "-C", dir_ / "tables", "-czf", dir_ / "tables.tgz"} + tables);
+    expect_refused({"submit", dir_ / "tables.tgz"}, "more than 8 files");
+    fs::remove_all(dir_ / "tables");
+  }
+  expect_refused({"submit", make("hard",
+                                 [&](const std::string& d) {
+                                   fs::remove(d + "/libraries.tsv");
+                                   fs::create_hard_link(d + "/processes.tsv", d + "/libraries.tsv");
+                                 })},
+                 "not a regular file");
   expect_refused({"submit", make("link",
                                  [&](const std::string& d) {
                                    fs::remove(d + "/job.json");

@@ -97,7 +97,7 @@ TEST_F(Profiles, damaged_files_are_refused_with_the_place) {
       {with("\"container\": {\"image\": \"--privileged\"}"), "'--privileged' is no image"},
       {with("\"container\": {\"source\": \"x.sh\"}"), "is no absolute path"},
       {with("\"map\": \"\xff\""), "no JSON at line 1"},
-      {std::string(100'000, '['), "the file is nested too deep"},
+      {std::string(100'000, '['), "it is nested too deep"},
       {with("\"map\": \"/" + std::string(5'000'000, 'x') + "\""), "x.json"}};
   for (const auto& [content, message] : cases)
     EXPECT_THAT(refusal(content), HasSubstr(message)) << content.substr(0, 100);
