@@ -293,7 +293,9 @@ int heddle_job_step(heddle_job* job, char** step) {
     if (run({"release", "--list", job->hold}, out, err) < 0) return 1;
     std::istringstream words(out);
     std::string rank, pid, node, name;
-    if (!(words >> rank >> pid >> node >> name) || name == "-")
+    // Other launchers' names: a number, HOST:PORT, ...
+    if (!(words >> rank >> pid >> node >> name) || name.find('.') == name.npos ||
+        name.find_first_not_of("0123456789.") != name.npos)
       return failed("no rank of a Slurm step is held");
     *step = ::strdup(name.c_str());
     return *step ? 0 : failed(std::strerror(ENOMEM));

@@ -29,6 +29,7 @@
 #include "base/run_directory.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
+#include "launch/session/processes.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
 namespace heddle::launch {
@@ -72,10 +73,10 @@ bool wait_for_release(const HoldSettings& hold, int ended = -1) {
 void note_held(const HoldSettings& hold, std::int64_t rank, std::uint64_t size, pid_t pid) {
   const auto path = hold.directory + "/" + host_name();
   const auto fd = open_file(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
-  const char* job = std::getenv("SLURM_JOB_ID");
-  const char* step = std::getenv("SLURM_STEP_ID");
-  const auto name = job && step ? std::string(job) + "." + step : "-";
-  if (fd) (void)write_all(fd->get(), fmt::format("{} {} {} {}\n", rank, size, pid, name), path);
+  const auto job = job_of(pid);
+  if (fd)
+    (void)write_all(fd->get(),
+                    fmt::format("{} {} {} {}\n", rank, size, pid, job.empty() ? "-" : job), path);
 }
 
 /// Waits for the exec of `rank`, which it traces, and leaves it stopped there. false: it ended.
@@ -176,14 +177,17 @@ Result<void> write_state(const std::string& directory, const std::string& state)
 }
 
 /// Shows each second that the tool lives; when it has ended, says so to the ranks at once.
-int beat(const std::string& directory, int tool, const std::string& on_exit) {
+int beat(const std::string& directory, const std::optional<OtherProcess>& tool,
+         const std::string& on_exit) {
+  ::setsid();  // ctrl-Z stops fs-launch and the launcher; the tool still lives
   const Fd file = value_or_throw(open_file(directory + "/alive", O_WRONLY | O_NOFOLLOW));
   for (std::uint64_t number = 0;; ++number) {
     const auto text = fmt::format("{:020}\n", number);
     (void)!::pwrite(file.get(), text.data(), text.size(), 0);
     (void)::fdatasync(file.get());  // NFS sends it to its server
-    pollfd entry{tool, POLLIN, 0};
-    if (::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(kBeat).count())) > 0) break;
+    pollfd entry{tool ? tool->fd() : -1, POLLIN, 0};
+    (void)::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(kBeat).count()));
+    if (tool && tool->has_ended()) break;
   }
   (void)write_state(directory, on_exit);
   for (;;) ::pause();  // until fs-launch ends
@@ -242,14 +246,14 @@ Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on
     TRY(write_all(file.get(), "hold\n", path));
   }
   if (!id.empty()) TRY(directory.move_to(all + "/" + id));
-  const Fd open(tool > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, tool, 0)) : -1);
-  if (tool > 0 && !open) return fail_errno(std::to_string(tool), "is no process");
+  std::optional<OtherProcess> its;
+  if (tool > 0) its = TRY(OtherProcess::open(tool));
   ForkOptions options;
   options.null_stdio = true;
-  options.keep = std::vector<int>{open.get()};
+  options.keep = std::vector<int>{its ? its->fd() : -1};
   options.name = "heddle-hold";
-  auto heart = TRY(fork_child(
-      options, [&, path = directory.path()] { return beat(path, open.get(), on_exit); }));
+  auto heart =
+      TRY(fork_child(options, [&, path = directory.path()] { return beat(path, its, on_exit); }));
   return Hold(std::move(directory), std::move(heart));
 }
 
@@ -261,7 +265,7 @@ int release_main(int argc, const char* const* argv) {
   app.add_option("ID", id, "What fs-launch printed")->required()->type_name("");
   app.add_flag("--kill", kill, "End them instead");
   app.add_flag("--list", list,
-               "Only print rank, pid, node and step of those held; 1: not all of them are yet");
+               "Only print rank, pid, node and job of those held; 1: not all of them are yet");
   forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   const auto directory = holds_directory() + "/" + id;

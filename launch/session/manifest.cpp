@@ -63,6 +63,22 @@ Result<void> check_machine(int fd, const std::string& path) {
   return {};
 }
 
+void set_file(Item& item, const struct stat& status) {
+  item.size = static_cast<std::uint64_t>(status.st_size);
+  item.device = status.st_dev;
+  item.inode = status.st_ino;
+}
+
+/// The file that was added. Another one that has its name now is not opened.
+Result<Fd> open_again(const Item& item) {
+  const Fd handle = TRY(open_file(item.from, O_PATH));
+  struct stat status {};
+  if (::fstat(handle.get(), &status) != 0) return fail_errno(item.from, "cannot be read");
+  if (status.st_dev != item.device || status.st_ino != item.inode)
+    return fail_errno(item.from, "has changed since it was added", EBUSY);
+  return open_regular_at(handle.get(), item.from);
+}
+
 class Tree {
  public:
   Tree(std::string path, std::string name, Fd root)
@@ -99,7 +115,7 @@ class Tree {
       } else {
         const Fd file = TRY(open_regular_at(handle.get(), path));
         item.hash = TRY(hash_file(file.get(), path));
-        item.size = static_cast<std::uint64_t>(status.st_size);
+        set_file(item, status);
       }
       TRY(add(std::move(item)));
     }
@@ -178,8 +194,11 @@ Result<void> Manifest::add(Item item) {
   }
   const bool is_link = item.kind == Item::Kind::link;
   if (known->kind == item.kind && known->hash == item.hash &&
-      (!is_link || known->from == item.from))
+      (!is_link || known->from == item.from)) {
+    item.shipped = known->shipped;
+    *known = std::move(item);
     return {};
+  }
   return fail(item.from, "has the same name as " + known->from + ", but other content",
               item.name + " is in the session already");
 }
@@ -192,7 +211,7 @@ Result<void> Manifest::add_content(const std::string& path, std::string name) {
   item.name = std::move(name);
   item.from = fs::absolute(path).string();
   item.hash = TRY(hash_file(file.get(), path));
-  item.size = static_cast<std::uint64_t>(status.st_size);
+  set_file(item, status);
   return add(std::move(item));
 }
 
@@ -293,7 +312,7 @@ Result<Pack> write_pack(const std::string& path, const std::vector<Item>& items,
   std::string buffer(1UL << 20, '\0');
   for (const auto i : with_content) {
     const auto& item = list[i];
-    const Fd file = TRY(open_regular(item.from));
+    const Fd file = TRY(open_again(item));
     std::uint64_t left = item.size;
     while (left > 0) {
       const auto got =

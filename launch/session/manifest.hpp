@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What a session stages: names and the content behind them. All is read once, by descriptor, and
-// what is sent is what was hashed. The worst of a hostile directory (links, FIFOs, odd names): one
-// error. No link is followed out of it, and no name leads out of the session's directory.
+// What a session stages: names and the content behind them. A file is read when it is added, for
+// its hash, and when it is sent, then only if its name still means the same inode; nodes compare
+// the hash. The worst of a hostile directory (links, FIFOs, odd names, names that are exchanged
+// meanwhile): one error. No link is followed out of it, and no name leads out of the session's
+// directory.
 
 #include <string>
 #include <vector>

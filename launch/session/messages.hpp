@@ -43,11 +43,13 @@ enum class Op : std::uint8_t {
   have,     ///< words: hashes in hex. Answer: those not on this node; number: free bytes
   stage,    ///< words: a pack's path, the hash of its list; number: the size of the list
   discard,  ///< words: likewise: takes back what was staged last
-  daemon,   ///< words: log, directory, program, arguments; more: variables. Answer: number
-  status,   ///< Answer: words: of each daemon `running` or its exit status
+  daemon,   ///< words: log, directory, program, arguments; more: variables; number: its name, which
+            ///< the front end makes up, so that it is the same one on all nodes
+  status,   ///< number: a daemon. Answer: one word: `running` or its exit status
   output,   ///< number: a daemon; offset. Answer: one word, empty at the end
+  stop,     ///< number: a daemon that some nodes could not start: ends it and its children
   ranks,    ///< Answer: ranks
-  signal,   ///< number: the signal. Answer: words: pids that got it
+  signal,   ///< number: the signal; words: of this job alone. Answer: words: pids that got it
   destroy,
 };
 
@@ -76,6 +78,7 @@ struct Item {
   std::string from;  ///< where it comes from, for messages; of a link its target
   ContentHash hash;
   std::uint64_t size = 0;
+  std::uint64_t device = 0, inode = 0;  ///< of the file that was hashed, which alone is sent
   bool shipped = false;
 };
 
@@ -92,7 +95,7 @@ struct SessionSettings {
 HEDDLE_RECORD(Rank, r.rank, r.pid, r.started, r.host, r.job, r.program)
 HEDDLE_RECORD(Request, r.op, r.words, r.more, r.number, r.offset)
 HEDDLE_RECORD(Answer, r.op, r.node, r.error, r.words, r.ranks, r.number)
-HEDDLE_RECORD(Item, r.kind, r.name, r.from, r.hash.bytes, r.size, r.shipped)
+HEDDLE_RECORD(Item, r.kind, r.name, r.from, r.hash.bytes, r.size, r.device, r.inode, r.shipped)
 HEDDLE_RECORD(SessionSettings, r.id, r.to, r.job, r.step, r.via, r.host, r.nodes)
 #undef HEDDLE_RECORD
 

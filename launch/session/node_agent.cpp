@@ -46,6 +46,7 @@ constexpr std::chrono::seconds kLockLimit{60};
 constexpr std::size_t kLineBytes = 400;  ///< of an answer in one line, twice as many as text
 constexpr std::size_t kOutputBytes = 32'768;
 constexpr const char* kSessions = "session.";
+constexpr const char* kDaemonVariable = "HEDDLE_SESSION_DAEMON";
 constexpr const char* kSlurmMark = "slurm";  ///< as in ship/receive_bundle.cpp
 
 std::string job_prefix() { return fmt::format("heddle-job-{}-", ::geteuid()); }
@@ -126,7 +127,7 @@ class JobDirectory {
   explicit JobDirectory(RunDirectory top) : top_(std::move(top)) {}
 
   static void remove_session(const std::string& path) {
-    end_left_behind(path);
+    end_marked(kDirectoryVariable, path);
     (void)remove_tree(path);
   }
 
@@ -218,13 +219,16 @@ class Worker {
         done = discard(request);
         break;
       case Op::daemon:
-        done = start_daemon(request, out);
+        done = start_daemon(request);
         break;
       case Op::status:
-        status(out);
+        done = status(request, out);
         break;
       case Op::output:
         done = output(request, out);
+        break;
+      case Op::stop:
+        stop(request);
         break;
       case Op::ranks:
         out.ranks = ranks_here(o_.step);
@@ -248,6 +252,7 @@ class Worker {
 
  private:
   struct Daemon {
+    std::uint64_t number = 0;
     pid_t pid = 0;
     std::string log;
     std::optional<int> status{};
@@ -362,7 +367,7 @@ class Worker {
     return {};
   }
 
-  Result<void> start_daemon(const Request& request, Answer& out) {
+  Result<void> start_daemon(const Request& request) {
     if (request.words.size() < 3) return fail_errno("", "invalid request", EPROTO);
     const auto& log = request.words[0];
     const auto& directory = request.words[1];
@@ -379,15 +384,17 @@ class Worker {
     environment.prepend("PATH", own + "/bin");
     environment.set("TMPDIR", own + "/tmp");
     environment.set("HEDDLE_SESSION", o_.id);
-    environment.set("HEDDLE_SESSION_DIR", own);
+    environment.set(kDirectoryVariable, own);
     environment.set("HEDDLE_SESSION_STEP", o_.step);
     environment.set("HEDDLE_SESSION_NODE", node_);
+    environment.set(kDaemonVariable, std::to_string(request.number));
     if (const auto bin = own_program_dir())
       environment.set("HEDDLE_FS_LAUNCH", *bin + "/fs-launch");
     for (const auto& each : request.more)
       environment.set(each.substr(0, each.find('=')), each.substr(each.find('=') + 1));
     Daemon daemon;
-    daemon.log = log.empty() ? fmt::format("{}/out.{}", own, daemons_.size()) : log + "." + node_;
+    daemon.number = request.number;
+    daemon.log = log.empty() ? fmt::format("{}/out.{}", own, daemon.number) : log + "." + node_;
     const Fd text =
         TRY(open_file(daemon.log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK, 0600));
     const Fd null = TRY(open_file("/dev/null", O_RDONLY));
@@ -402,19 +409,30 @@ class Worker {
     if (!child) return fail(child.error());
     daemon.pid = child->release();
     daemons_.push_back(daemon);
-    out.number = daemons_.size() - 1;
     return {};
   }
 
-  void status(Answer& out) {
+  Result<const Daemon*> find(std::uint64_t number) const {
+    const auto found = std::ranges::find(daemons_, number, &Daemon::number);
+    if (found == daemons_.end()) return fail("", "there is no such daemon");
+    return &*found;
+  }
+
+  Result<void> status(const Request& request, Answer& out) {
     reap();
-    for (const auto& daemon : daemons_)
-      out.words.push_back(daemon.status ? std::to_string(*daemon.status) : "running");
+    const auto* daemon = TRY(find(request.number));
+    out.words = {daemon->status ? std::to_string(*daemon->status) : "running"};
+    return {};
+  }
+
+  void stop(const Request& request) {
+    if (!find(request.number)) return;
+    end_marked(kDaemonVariable, std::to_string(request.number));
+    std::erase_if(daemons_, [&](const Daemon& each) { return each.number == request.number; });
   }
 
   Result<void> output(const Request& request, Answer& out) const {
-    if (request.number >= daemons_.size()) return fail("", "there is no such daemon");
-    const auto& path = daemons_[request.number].log;
+    const auto& path = TRY(find(request.number))->log;
     const Fd file = TRY(open_regular(path));
     std::string text(kOutputBytes, '\0');
     const auto got =
@@ -427,8 +445,9 @@ class Worker {
 
   Result<void> signal(const Request& request, Answer& out) const {
     for (const auto& rank : ranks_here(o_.step))
-      if (TRY(signal_rank(rank, static_cast<int>(request.number))))
-        out.words.push_back(std::to_string(rank.pid));
+      if (request.words.empty() || request.words[0] == rank.job)
+        if (TRY(signal_rank(rank, static_cast<int>(request.number))))
+          out.words.push_back(std::to_string(rank.pid));
     return {};
   }
 

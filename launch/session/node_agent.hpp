@@ -7,12 +7,12 @@
 
 namespace heddle::launch {
 
-/// What an agent is started with; all are words without special characters but `to`.
+/// What an agent is started with; all are words without special characters but `to` and `step`.
 struct AgentOptions {
   std::string id;    ///< the session's
   std::string to;    ///< directory on the node's own disk
   std::string job;   ///< names the job's directory there
-  std::string step;  ///< whose ranks are meant: J.S, J or empty
+  std::string step;  ///< whose ranks are meant: J.S, J, a Rank::job or empty
   std::string node;  ///< empty: as Slurm or the host itself says
 };
 

@@ -17,13 +17,16 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 #include "base/fd.hpp"
 #include "base/launch/rank.hpp"
 #include "base/rank_mark.hpp"
 #include "base/try.hpp"
+#include "launch/launch_settings.hpp"
 #include "launch/rank_agent.hpp"
 
 namespace heddle::launch {
@@ -90,9 +93,61 @@ std::optional<std::uint64_t> to_number(const std::string& text) {
   return out;
 }
 
-/// The rank that `found` is by its environment.
-std::optional<Rank> rank_of(const Process& found, const std::string& of) {
-  const auto proc = "/proc/" + std::to_string(found.pid);
+/// Where the kernel finds the program of a process; empty: not known.
+std::string program_of(const std::string& proc) {
+  char path[4096];
+  const auto size = ::readlink((proc + "/exe").c_str(), path, sizeof path);
+  return size > 0 ? std::string(path, static_cast<std::size_t>(size)) : "";
+}
+
+/// The words of a command line, empty for a process that has ended.
+std::vector<std::string> words_of(const std::string& proc) {
+  const auto text = read_file(proc + "/cmdline", kLargestEnvironment);
+  std::istringstream entries(text ? *text : "");
+  std::vector<std::string> out;
+  for (std::string word; std::getline(entries, word, '\0');) out.push_back(word);
+  return out;
+}
+
+std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+/// What a session or fs-ship has srun start on each node, beside the ranks.
+bool is_tool_of_node(const std::string& program, const std::string& proc) {
+  const auto name = file_name(program);
+  if (name != "fs-launch" && name != "fs-ship") return false;
+  auto words = words_of(proc);
+  words.resize(3);
+  return words[1] == "--receive" ||
+         (words[1] == "session" && (words[2] == "agent" || words[2] == "sweep"));
+}
+
+/// Hydra gives its ranks no name of their job; the proxy above them has its mpiexec's HOST:PORT.
+std::string job_of_hydra(Process rank) {
+  for (int above = 0; above < 32 && rank.parent > 1; ++above) {
+    const auto proc = "/proc/" + std::to_string(rank.parent);
+    const auto words = words_of(proc);
+    if (!words.empty() && starts_ranks(words[0]))
+      for (std::size_t i = 1; i + 1 < words.size(); ++i)
+        if (words[i] == "--control-port") return words[i + 1];
+    const auto next = process(rank.parent);
+    if (!next) break;
+    rank = *next;
+  }
+  return "";
+}
+
+/// A process that a launcher started, or a descendant of one, by its environment.
+struct Found {
+  Rank rank;
+  std::string slurm_job, slurm_step;  ///< J, J.S
+  bool is_named = true;               ///< else rank.job may not be its job's name
+  bool is_in_step = false;
+  bool is_tool = false;
+  bool is_no_rank = false;
+};
+
+std::optional<Found> found_as(const Process& process) {
+  const auto proc = "/proc/" + std::to_string(process.pid);
   const auto variables = environment_of(proc);
   const auto value = [&](const char* name) {
     const auto at = variables.find(name);
@@ -101,28 +156,33 @@ std::optional<Rank> rank_of(const Process& found, const std::string& of) {
   const auto* name = std::ranges::find_if(
       kRankVariables, [&](const char* each) { return to_number(value(each)).has_value(); });
   if (name == std::end(kRankVariables)) return std::nullopt;
-  const bool is_slurm = std::string_view(*name) == "SLURM_PROCID";
+  Found out;
   const auto step = value("SLURM_STEP_ID");
-  auto job = value("SLURM_JOB_ID");
-  if (is_slurm && to_number(step).value_or(kHighestStep) >= kHighestStep) return std::nullopt;
-  const auto slurm = step.empty() ? job : job + "." + step;
-  const char* own_job = std::getenv("SLURM_JOB_ID");
-  const char* own_step = std::getenv("SLURM_STEP_ID");
-  if (own_job && own_step && slurm == std::string(own_job) + "." + own_step) return std::nullopt;
-  if (!of.empty() && of != job && of != slurm) return std::nullopt;
-  Rank out;
-  out.rank = static_cast<std::int64_t>(*to_number(value(*name)));
-  out.pid = found.pid;
-  out.started = found.started;
-  out.host = host_name();
-  out.job = slurm;
-  if (!is_slurm)
-    for (const char* each : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-      if (out.job.empty()) out.job = value(each);
-  char path[4096];
-  const auto size = ::readlink((proc + "/exe").c_str(), path, sizeof path);
-  if (size > 0) out.program.assign(path, static_cast<std::size_t>(size));
-  if (out.program.empty() || starts_ranks(out.program)) return std::nullopt;
+  out.slurm_job = value("SLURM_JOB_ID");
+  out.slurm_step = step.empty() ? out.slurm_job : out.slurm_job + "." + step;
+  out.is_in_step = to_number(step).value_or(kHighestStep) < kHighestStep;
+  const bool is_slurms = std::string_view(*name) == "SLURM_PROCID";
+  if (is_slurms && !out.is_in_step) return std::nullopt;
+  auto& rank = out.rank;
+  rank.rank = static_cast<std::int64_t>(*to_number(value(*name)));
+  rank.pid = process.pid;
+  rank.started = process.started;
+  rank.host = host_name();
+  rank.program = program_of(proc);
+  // With srun --mpi=pmix the namespace is the step.
+  const auto pmix = value("PMIX_NAMESPACE");
+  if (!is_slurms && !pmix.starts_with("slurm.pmix.")) {
+    rank.job = pmix.empty() ? value("OMPI_MCA_ess_base_jobid") : pmix;
+    if (rank.job.empty()) rank.job = job_of_hydra(process);
+  }
+  out.is_named = !rank.job.empty() || is_slurms || pmix.starts_with("slurm.pmix.");
+  if (rank.job.empty()) rank.job = out.slurm_step;
+  out.is_tool = is_tool_of_node(rank.program, proc);
+  // A collecting agent (fs-launch --job) waits for the rank, its child.
+  const auto collects = decode(value(kLaunchVariable));
+  out.is_no_rank = rank.program.empty() || out.is_tool || starts_ranks(rank.program) ||
+                   !value(kDirectoryVariable).empty() ||
+                   (file_name(rank.program) == "fs-launch" && collects && !collects->job.empty());
   return out;
 }
 
@@ -153,19 +213,57 @@ bool reap() {
 }  // namespace
 
 std::vector<Rank> ranks_here(const std::string& of) {
-  std::map<std::pair<std::string, std::int64_t>, Rank> oldest;
+  std::vector<Found> all;
+  std::set<std::string> tools;  // steps of sessions and of fs-ship, and so all that runs in them
   for (const auto pid : own_pids()) {
-    const auto found = process(pid);
-    auto rank = found ? rank_of(*found, of) : std::nullopt;
-    if (!rank) continue;
-    auto& known = oldest[{rank->job, rank->rank}];
-    if (known.pid == 0 || rank->started < known.started ||
-        (rank->started == known.started && rank->pid < known.pid))
-      known = std::move(*rank);
+    const auto there = process(pid);
+    auto found = there ? found_as(*there) : std::nullopt;
+    if (!found) continue;
+    if (found->is_tool && found->is_in_step) tools.insert(found->slurm_step);
+    all.push_back(std::move(*found));
+  }
+  // A rank's child that hydra's proxy is no longer above.
+  const auto is_orphan = [&](const Found& each) {
+    return !each.is_named && std::ranges::any_of(all, [&](const Found& other) {
+      return other.is_named && other.slurm_job == each.slurm_job &&
+             other.rank.rank == each.rank.rank && other.rank.started <= each.rank.started;
+    });
+  };
+  std::map<std::pair<std::string, std::int64_t>, Rank> oldest;
+  for (const auto& each : all) {
+    const auto& rank = each.rank;
+    if (each.is_no_rank || is_orphan(each)) continue;
+    if (each.is_in_step && tools.contains(each.slurm_step)) continue;
+    if (!of.empty() && of != each.slurm_job && of != each.slurm_step && of != rank.job) continue;
+    auto& known = oldest[{rank.job, rank.rank}];
+    if (known.pid == 0 || std::tie(rank.started, rank.pid) < std::tie(known.started, known.pid))
+      known = rank;
   }
   std::vector<Rank> out;
   for (auto& [key, rank] : oldest) out.push_back(std::move(rank));
   return out;
+}
+
+std::string job_of(pid_t pid) {
+  const auto there = process(pid);
+  const auto found = there ? found_as(*there) : std::nullopt;
+  return found ? found->rank.job : "";
+}
+
+Result<OtherProcess> OtherProcess::open(pid_t pid) {
+  Fd fd = open_process(pid);
+  if (fd) return OtherProcess(std::move(fd), pid, 0);
+  if (errno != ENOSYS) return fail_errno(std::to_string(pid), "is no process");
+  const auto there = process(pid);
+  if (!there) return fail_errno(std::to_string(pid), "is no process", ESRCH);
+  return OtherProcess(Fd(), pid, there->started);
+}
+
+bool OtherProcess::has_ended() const {
+  pollfd entry{fd_.get(), POLLIN, 0};
+  if (fd_) return ::poll(&entry, 1, 0) > 0;
+  const auto now = process(pid_);
+  return !now || now->started != started_;
 }
 
 Result<bool> signal_rank(const Rank& rank, int signal) {
@@ -182,7 +280,7 @@ Result<bool> signal_rank(const Rank& rank, int signal) {
   return fail_errno("process " + std::to_string(pid), "cannot be signalled");
 }
 
-void end_left_behind(const std::string& directory) {
+void end_marked(const std::string& variable, const std::string& value) {
   for (const auto& [signal, rounds] : {std::pair(SIGTERM, 100), std::pair(SIGKILL, 50)})
     for (int round = 0; round < rounds; ++round) {
       bool left = false;
@@ -190,8 +288,8 @@ void end_left_behind(const std::string& directory) {
         const auto found = process(pid);
         if (!found || pid == ::getpid()) continue;
         const auto variables = environment_of("/proc/" + std::to_string(pid));
-        const auto its = variables.find("HEDDLE_SESSION_DIR");
-        if (its == variables.end() || its->second != directory) continue;
+        const auto its = variables.find(variable);
+        if (its == variables.end() || its->second != value) continue;
         left = true;
         Rank there;
         there.pid = pid;

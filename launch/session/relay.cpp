@@ -7,12 +7,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <set>
 
 #include "base/channel.hpp"
@@ -23,6 +23,7 @@
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "launch/session/node_agent.hpp"
+#include "launch/session/processes.hpp"
 
 namespace heddle::launch {
 namespace {
@@ -83,14 +84,20 @@ class Relay {
 
   /// Until the session ends.
   void serve(int listener) {
-    const Fd tool(o_.tool > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, o_.tool, 0)) : -1);
-    if (o_.tool > 0 && !tool) return;
+    std::optional<OtherProcess> tool;
+    if (o_.tool > 0) {
+      auto open = OtherProcess::open(o_.tool);
+      if (!open) return;
+      tool = std::move(*open);
+    }
+    const auto pause = tool && tool->fd() < 0 ? OtherProcess::kPause : kHeartbeat;
     while (!over_) {
-      pollfd entries[] = {{listener, POLLIN, 0}, {out_.get(), POLLIN, 0}, {tool.get(), POLLIN, 0}};
-      const int ready = ::poll(entries, 3, static_cast<int>(kHeartbeat.count()));
+      pollfd entries[] = {
+          {listener, POLLIN, 0}, {out_.get(), POLLIN, 0}, {tool ? tool->fd() : -1, POLLIN, 0}};
+      const int ready = ::poll(entries, 3, static_cast<int>(pause.count()));
       send_to_all(to_frame(""));
+      if (tool && tool->has_ended()) return;
       if (ready <= 0) continue;
-      if (entries[2].revents != 0) return;
       if (entries[1].revents != 0) (void)read_answers();
       if (entries[0].revents == 0 || over_) continue;
       const Fd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include "base/run_directory.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
+#include "fsgen/guided_environment.hpp"
 #include "launch/session/manifest.hpp"
 #include "launch/session/node_agent.hpp"
 #include "launch/session/relay.hpp"
@@ -89,7 +91,7 @@ void sweep_dead(const RunDirectory& run) {
 
 Words agent_words(const SessionSettings& s, const std::string& node) {
   Words out = {"session", "agent", s.id, "--to", s.to, "--job", s.job};
-  if (!s.step.empty()) out.insert(out.end(), {"--step", s.step});
+  if (!s.step.empty()) out.push_back("--step=" + s.step);
   if (!node.empty()) out.insert(out.end(), {"--node", node});
   return out;
 }
@@ -101,6 +103,22 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
+/// srun takes options from SLURM_* variables too: SLURM_LABELIO, SLURM_EXPORT_ENV, SLURM_TIMELIMIT,
+/// ... What is set there is meant for the ranks; --jobid says all that is needed of the job.
+Words own_srun() {
+  Words out = {"env"};
+  const Environment own;
+  for (const auto& entry : own.entries()) {
+    const auto name = entry.substr(0, entry.find('='));
+    const bool is_slurms = name.starts_with("SLURM_") || name.starts_with("SRUN_");
+    if (is_slurms && !name.starts_with("SLURM_CONF") && name != "SLURM_CLUSTERS" &&
+        name != "SLURM_WORKING_CLUSTER")
+      out.insert(out.end(), {"-u", name});
+  }
+  out.emplace_back("srun");
+  return out;
+}
+
 /// Starts fs-launch with `arguments` on each of `nodes`.
 std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& s,
                                  const std::string& program, const Words& nodes,
@@ -108,26 +126,28 @@ std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& 
   std::vector<Words> out;
   if (o.rsh.empty()) {
     const auto count = std::to_string(nodes.size());
-    Words words = {"srun",
-                   "--jobid=" + s.job,
-                   "--overlap",
-                   "--mem=0",
-                   "--mpi=none",
-                   "--quiet",
-                   "--no-kill",
-                   "--kill-on-bad-exit=0",
-                   "--input=all",
-                   "--output=all",
-                   "--error=all",
-                   "--ntasks-per-node=1",
-                   "--wait=0",
-                   "-N",
-                   count,
-                   "-n",
-                   count,
-                   "-w",
-                   fmt::format("{}", fmt::join(nodes, ",")),
-                   program};
+    Words words = own_srun();
+    const Words options = {"--jobid=" + s.job,
+                           "--overlap",
+                           "--gres=none",
+                           "--mem=0",
+                           "--mpi=none",
+                           "--quiet",
+                           "--no-kill",
+                           "--kill-on-bad-exit=0",
+                           "--input=all",
+                           "--output=all",
+                           "--error=all",
+                           "--ntasks-per-node=1",
+                           "--wait=0",
+                           "-N",
+                           count,
+                           "-n",
+                           count,
+                           "-w",
+                           fmt::format("{}", fmt::join(nodes, ",")),
+                           program};
+    words.insert(words.end(), options.begin(), options.end());
     const auto more = arguments("");
     words.insert(words.end(), more.begin(), more.end());
     return {words};
@@ -177,7 +197,7 @@ Result<Session> Session::create(const CreateOptions& o) {
   s.id = random_id();
   s.host = host_name();
   s.to = fs::path(o.to + "/.").lexically_normal().parent_path().string();
-  s.step = o.step;
+  s.step = o.step.empty() ? o.ranks : o.step;
   s.via = !o.via.empty() ? o.via : o.rsh.empty() ? "sbcast" : "shared";
   TRY(name_nodes(o, s));
   RelayOptions relay;
@@ -246,6 +266,13 @@ Result<Session> Session::find(const std::string& id) {
   return Session(std::move(settings), directory);
 }
 
+Result<Fd> Session::lock() const {
+  Fd out = TRY(open_file(directory_, O_RDONLY | O_DIRECTORY));
+  while (::flock(out.get(), LOCK_EX) != 0)
+    if (errno != EINTR) return fail_errno(directory_, "cannot be locked");
+  return out;
+}
+
 Result<std::vector<Answer>> Session::ask(const Request& request) const {
   const auto run = TRY(RunDirectory::open());
   const auto socket = run.connect_to(socket_name(id()));
@@ -278,6 +305,7 @@ Result<std::vector<Answer>> Session::ask(const Request& request) const {
 }
 
 Result<Session::Shipped> Session::ship() const {
+  const Fd held = TRY(lock());
   auto manifest = TRY(Manifest::read(directory_));
   std::set<std::string> hashes;
   std::uint64_t content = 0;

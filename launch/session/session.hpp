@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.hpp"
 #include "launch/session/messages.hpp"
 
 namespace heddle::launch {
 
 struct CreateOptions {
   std::string step;                ///< J.S: its nodes and ranks only
+  std::string ranks;               ///< a Rank::job: its ranks only; empty: those of the job
   std::string job;                 ///< empty: $SLURM_JOB_ID
   std::vector<std::string> nodes;  ///< with `rsh`
   std::string rsh;                 ///< `COMMAND NODE agent...`; empty: srun
@@ -32,6 +34,9 @@ class Session {
   const std::string& id() const { return settings_.id; }
   const std::string& directory() const { return directory_; }
   const SessionSettings& settings() const { return settings_; }
+
+  /// Held by a command that changes the session's manifest. Waits for the one that has it.
+  Result<Fd> lock() const;
 
   /// One answer of each node, sorted by node. Failure: a node's, which it names.
   Result<std::vector<Answer>> ask(const Request& request) const;

@@ -2,13 +2,16 @@
 #include "launch/session/session_command.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/command_line.hpp"
@@ -53,6 +56,7 @@ int run_attach(Options& o) {
 
 int run_add(Options& o) {
   const auto session = value_or_throw(Session::find(o.id));
+  const auto held = value_or_throw(session.lock());
   auto manifest = value_or_throw(Manifest::read(session.directory()));
   for (const auto& each : o.binaries) value_or_throw(manifest.add_binary(each));
   for (const auto& each : o.libraries) value_or_throw(manifest.add_library(each));
@@ -98,24 +102,31 @@ int run_daemon(Options& o) {
   for (const auto& each : o.variables)
     if (each.find('=') == 0 || each.find('=') == each.npos) throw Error(each, "is not NAME=VALUE");
   request.more = o.variables;
-  const auto started = value_or_throw(session.ask(request));
-  const auto number = started.front().number;
+  if (::getrandom(&request.number, sizeof request.number, 0) != sizeof request.number)
+    throw Error::from_errno("", "no random number", errno);
+  if (const auto started = session.ask(request); !started) {
+    Request undo;
+    undo.op = Op::stop;
+    undo.number = request.number;
+    (void)session.ask(undo);
+    throw started.error();
+  }
   if (!o.wait) return exit_done;
   Request ask;
   ask.op = Op::status;
+  ask.number = request.number;
   for (auto pause = std::chrono::milliseconds(20);;
        pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
     int worst = 0;
     bool running = false;
     for (const auto& answer : value_or_throw(session.ask(ask))) {
-      if (number >= answer.words.size()) continue;
-      if (answer.words[number] == "running")
+      if (answer.words.at(0) == "running")
         running = true;
       else
-        worst = std::max(worst, std::stoi(answer.words[number]));
+        worst = std::max(worst, std::stoi(answer.words[0]));
     }
     if (!running) {
-      print_output(session, number);
+      print_output(session, request.number);
       return worst;
     }
     std::this_thread::sleep_for(pause);
@@ -173,6 +184,18 @@ int run_signal(Options& o) {
   Request request;
   request.op = Op::signal;
   request.number = static_cast<std::uint64_t>(signal_number(o.signal));
+  // Without Slurm nothing else says which of this user's jobs on these nodes is meant.
+  if (session.settings().step.empty()) {
+    std::set<std::string> jobs;
+    Request ranks;
+    ranks.op = Op::ranks;
+    for (const auto& answer : value_or_throw(session.ask(ranks)))
+      for (const auto& rank : answer.ranks) jobs.insert(rank.job.empty() ? "-" : rank.job);
+    if (jobs.size() > 1)
+      throw Error(o.id, "whose ranks?", fmt::format("of {} there are some", fmt::join(jobs, ", ")),
+                  "make a session for one of them: fs-launch session create --ranks JOB");
+    request.words = {jobs.empty() || *jobs.begin() == "-" ? "" : *jobs.begin()};
+  }
   std::size_t count = 0;
   for (const auto& answer : value_or_throw(session.ask(request))) count += answer.words.size();
   fmt::print("{} ranks\n", count);
@@ -236,6 +259,9 @@ int session_main(int argc, const char* const* argv) {
   sub->add_option("--nodes", o.create.nodes, "The nodes for --rsh")
       ->delimiter(',')
       ->type_name("NODE,...");
+  sub->add_option("--ranks", o.create.ranks,
+                  "Of the ranks only those of this job, as fs-launch session ranks prints it")
+      ->type_name("JOB");
   add_create_options(*sub, o.create);
   add("attach", "The same on the nodes of a running step, for its ranks alone", run_attach);
   sub->add_option("STEP", o.create.step, "JOB.STEP")->required()->type_name("");
@@ -255,10 +281,11 @@ int session_main(int argc, const char* const* argv) {
       ->type_name("DIR");
   sub->add_option("--log", o.log, "Append its output to FILE.NODE")->type_name("FILE");
   sub->add_flag("--wait", o.wait, "Wait for its end and print its output, node by node");
-  add("ranks", "Print rank, pid, node, step and program of each rank", run_ranks);
+  add("ranks", "Print rank, pid, node, job and program of each rank", run_ranks);
   sub->add_option("ID", o.id, "The session")->type_name("");
   sub->add_flag("--here", o.here, "Of this node, without a session");
-  sub->add_option("--step", o.agent.step, "With --here: of this JOB.STEP alone")->type_name("STEP");
+  sub->add_option("--step", o.agent.step, "With --here: of this job or JOB.STEP alone")
+      ->type_name("JOB");
   sub->add_flag("--json", o.json, "As JSON");
   add("signal", "Send a signal to each rank; 0 only counts those alive", run_signal);
   add_id();

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT
 // fs-launch session and --hold on four nodes.
+#include <set>
+
 #include "tests/support/cluster.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
+
+using ::testing::AnyOf;
+using ::testing::EndsWith;
 
 class Sessions : public ::testing::Test {
  protected:
@@ -57,6 +62,32 @@ class Sessions : public ::testing::Test {
       return true;
     }));
     return step;
+  }
+
+  /// Those installed that start four ranks on n1 and n3 by remote shells.
+  Strings launchers_by_rsh() const {
+    Strings out = {"mpirun.openmpi --mca plm_rsh_agent " + cluster_->rsh() + " -host n1:2,n3:2 ",
+                   "mpiexec.hydra -launcher ssh -launcher-exec " + cluster_->rsh() +
+                       " -hosts n1:2,n3:2 -n 4 "};
+    std::erase_if(out, [](const std::string& each) {
+      return run({"sh", "-c", "command -v " + each.substr(0, each.find(' '))}).status != 0;
+    });
+    return out;
+  }
+  int sleeps(const std::string& seconds) const {
+    int out = 0;
+    for (const int node : {1, 3})
+      out += std::atoi(cluster_->on(node, "pgrep -cfx 'sleep " + seconds + "'").out.c_str());
+    return out;
+  }
+  /// One start in ten hangs in this cluster, also without heddle.
+  void start_sleeps(const std::string& launcher, const std::string& seconds) const {
+    for (int attempt = 0; attempt < 4 && sleeps(seconds) != 4; ++attempt) {
+      const auto pid = "launcher." + seconds;
+      (void)cluster_->sh("kill $(cat " + pid + "); " + launcher + "sleep " + seconds +
+                         " >/dev/null 2>&1 & echo $! >" + pid);
+      (void)wait_until(5s, [&] { return sleeps(seconds) == 4; });
+    }
   }
 
   TestDir dir_;
@@ -145,6 +176,13 @@ TEST_F(Sessions, files_are_staged_once_and_each_binary_gets_its_own_libraries) {
                     dir_ / "large" + "'")
                 .status,
             0);
+  // Commands at once lose nothing of each other.
+  ASSERT_EQ(cluster_
+                ->sh("for i in 1 2 3 4 5 6 7 8; do echo $i >at_once_$i; " + fs_launch_ +
+                     " session add " + other + " --file at_once_$i & done; wait")
+                .err,
+            "");
+  EXPECT_THAT(session("ship " + other).out, HasSubstr(" 8 names"));
   EXPECT_EQ(session("destroy " + other).status, 0);
   EXPECT_EQ(left(), "");
   EXPECT_NE(session("destroy " + other).status, 0);
@@ -185,6 +223,28 @@ TEST_F(Sessions, hostile_directory_is_refused_without_reading_outside) {
                      job + " -type f -size +0 | grep -v locks'")
                 .out,
             "");
+  // A name that leads elsewhere by then: what is there is not opened.
+  const auto two = id_of(session("create --job " + job));
+  const bool is_traced = run({"sh", "-c", "command -v strace"}).status == 0;
+  for (const std::string swap :
+       {"rm swap/f; ln -s ../elsewhere/f swap/f", "rm swap/f; ln elsewhere/f swap/f",
+        "mv swap old; ln -s elsewhere swap", "mv swap old; mv elsewhere swap"}) {
+    run_checked({"sh", "-c",
+                 "cd " + dir_.path() +
+                     " && rm -rf swap old && mkdir -p swap elsewhere && echo public >swap/f && "
+                     "echo hidden >elsewhere/f && echo also >also"});
+    ASSERT_EQ(session("add " + two + " --file swap/f --file also").status, 0) << swap;
+    run_checked({"sh", "-c", "cd " + dir_.path() + " && " + swap});
+    const auto failed = cluster_->sh((is_traced ? "strace -f -y -e trace=read -o trace " : "") +
+                                     fs_launch_ + " session ship " + two);
+    EXPECT_EQ(failed.status, 3) << swap;
+    EXPECT_THAT(failed.err, HasSubstr("swap/f: has changed since it was added")) << swap;
+    if (!is_traced) continue;
+    const auto trace = cluster_->sh("cat trace").out;
+    EXPECT_THAT(trace, HasSubstr(dir_ / "also>")) << swap;
+    EXPECT_THAT(trace, Not(AnyOf(HasSubstr("swap/f>"), HasSubstr("elsewhere/f>")))) << swap;
+  }
+  EXPECT_EQ(session("destroy " + two).status, 0);
   EXPECT_EQ(session("destroy " + id).status, 0);
   free_all();
 }
@@ -192,7 +252,13 @@ TEST_F(Sessions, hostile_directory_is_refused_without_reading_outside) {
 TEST_F(Sessions, daemons_are_exact_and_end_with_their_children) {
   const auto job = allocate();
   const auto one = id_of(session("create --job " + job));
-  const auto two = id_of(session("create --job " + job));
+  // What is set for the ranks' srun does not change the agents'.
+  const auto two = id_of(cluster_->sh(
+      "SLURM_LABELIO=1 SLURM_EXPORT_ENV=NONE SLURM_TIMELIMIT=0:01 SLURM_TASK_PROLOG=/bin/false "
+      "SLURM_SRUN_MULTI=1 MINE=kept " +
+      fs_launch_ + " session create --job " + job));
+  EXPECT_EQ(session("daemon " + two + " --wait -- sh -c 'echo $MINE'").out,
+            "kept\nkept\nkept\nkept\n");
   const auto ran = session("daemon " + one +
                            " --env 'K=v w=x' --cwd /dev/shm --wait -- sh -c 'printf \"%s|\" "
                            "\"$PWD\" \"$K\" \"$#\" \"$@\"; touch $TMPDIR/x; echo' sh a 'b c' ''");
@@ -204,6 +270,19 @@ TEST_F(Sessions, daemons_are_exact_and_end_with_their_children) {
   const auto missing = session("daemon " + one + " -- no-such-tool");
   EXPECT_EQ(missing.status, 3);
   EXPECT_THAT(missing.err, AllOf(HasSubstr("n1,n2,n3,n4"), HasSubstr("no-such-tool")));
+  // One that n2 does not have runs nowhere, and later ones have one number on all nodes.
+  const std::string tool = "/dev/shm/tool";
+  for (const int node : {1, 3, 4})
+    ASSERT_EQ(cluster_
+                  ->on(node, "printf '#!/bin/sh\nsetsid sleep 9891 & sleep 9892\n' >" + tool +
+                                 " && chmod 755 " + tool)
+                  .status,
+              0);
+  const auto partly = session("daemon " + one + " -- " + tool);
+  EXPECT_EQ(partly.status, 3);
+  EXPECT_THAT(partly.err, AllOf(HasSubstr(" n2: "), HasSubstr(tool), Not(HasSubstr("n3"))));
+  EXPECT_THAT(left(), Not(AnyOf(HasSubstr("sleep 9891"), HasSubstr("sleep 9892"))));
+  EXPECT_EQ(session("daemon " + one + " --wait -- hostname").out, "n1\nn2\nn3\nn4\n");
   EXPECT_EQ(session("daemon " + one + " --log log -- sh -c 'hostname; exec sleep 981'").status, 0);
   EXPECT_TRUE(wait_until(5s, [&] { return cluster_->sh("cat log.*").out == "n1\nn2\nn3\nn4\n"; }));
   // Ignores SIGTERM, and so does its child, in a session of its own.
@@ -266,23 +345,42 @@ TEST_F(Sessions, ranks_are_slurms_and_get_each_signal_once) {
   EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
 }
 
+TEST_F(Sessions, signals_reach_the_ranks_and_nothing_of_heddle_beside_them) {
+  build_program({dir_ / "app", "#include <unistd.h>\nint main(void) { sleep(989); return 1; }"});
+  const auto job = allocate();
+  // fs-launch --job: the rank's oldest process is the agent that waits for it.
+  for (const auto& launcher : Strings{"", fs_launch_ + " --job "}) {
+    (void)cluster_->sh(launcher + "srun -Q --jobid=" + job +
+                       " --overlap -N4 -n8 ./app >out 2>err &");
+    const auto count = [&](const std::string& what) {
+      std::string out;
+      for (int node = 1; node <= 4; ++node) out += cluster_->on(node, "pgrep -c " + what).out;
+      return out;
+    };
+    ASSERT_TRUE(wait_until(20s, [&] { return count("-x app") == "2\n2\n2\n2\n"; }));
+    const auto one = id_of(session("create --job " + job));
+    const auto two = id_of(session("create --job " + job));
+    ASSERT_EQ(session("daemon " + two + " -- sleep 9894").status, 0);
+    for (const auto& id : {one, two}) {
+      const auto ranks = lines_of(session("ranks " + id).out);
+      EXPECT_EQ(ranks.size(), 8U);
+      for (const auto& rank : ranks) EXPECT_THAT(rank, EndsWith(dir_ / "app"));
+    }
+    EXPECT_EQ(session("signal " + one + " KILL").out, "8 ranks\n");
+    EXPECT_TRUE(wait_until(20s, [&] { return count("-x app") == "0\n0\n0\n0\n"; }));
+    EXPECT_EQ(count("-fx 'sleep 9894'"), "1\n1\n1\n1\n");
+    EXPECT_EQ(session("signal " + one + " 0").out, "0 ranks\n");
+    EXPECT_EQ(session("daemon " + two + " --wait -- hostname").out, "n1\nn2\nn3\nn4\n");
+    for (const auto& id : {one, two}) EXPECT_EQ(session("destroy " + id).status, 0);
+    EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
+  }
+  free_all();
+}
+
 TEST_F(Sessions, ranks_of_mpirun_and_hydra_are_found_by_remote_shells) {
   const auto rsh = " --rsh " + cluster_->rsh();
-  for (const std::string& launcher :
-       Strings{"mpirun.openmpi --mca plm_rsh_agent " + cluster_->rsh() + " -host n1:2,n3:2",
-               "mpiexec.hydra -launcher ssh -launcher-exec " + cluster_->rsh() +
-                   " -hosts n1:2,n3:2 -n 4"}) {
-    if (run({"sh", "-c", "command -v " + launcher.substr(0, launcher.find(' '))}).status != 0)
-      continue;
-    // One start in ten hangs in this cluster, also without heddle.
-    const auto runs = [&](int node) {
-      return cluster_->on(node, "pgrep -cfx 'sleep 983'").out == "2\n";
-    };
-    for (int attempt = 0; attempt < 4 && !(runs(1) && runs(3)); ++attempt) {
-      (void)cluster_->sh("kill $(cat launcher); " + launcher +
-                         " sleep 983 >/dev/null 2>&1 & echo $! >launcher");
-      (void)wait_until(5s, [&] { return runs(1) && runs(3); });
-    }
+  for (const auto& launcher : launchers_by_rsh()) {
+    start_sleeps(launcher, "983");
     std::string id;
     std::string ranks;
     id = id_of(session("create --nodes n1,n3" + rsh));
@@ -303,10 +401,46 @@ TEST_F(Sessions, ranks_of_mpirun_and_hydra_are_found_by_remote_shells) {
     EXPECT_EQ(session("daemon " + id + " --wait -- sh -c 'cat $HEDDLE_SESSION_DIR/files/file'").out,
               "content\ncontent\n");
     EXPECT_EQ(session("signal " + id + " CONT").out, "4 ranks\n");
-    EXPECT_EQ(session("destroy " + id).status, 0);
-    (void)cluster_->sh("kill $(cat launcher)");
+    // Another job of the user on the same nodes: nothing is signalled until one is named.
+    start_sleeps(launcher, "9831");
+    std::set<std::string> jobs;
+    for (const auto& line : lines_of(session("ranks " + id).out)) {
+      std::istringstream words(line);
+      std::string rank, pid, node, job;
+      words >> rank >> pid >> node >> job;
+      jobs.insert(job);
+    }
+    EXPECT_EQ(lines_of(session("ranks " + id).out).size(), 8U) << launcher;
+    ASSERT_EQ(jobs.size(), 2U) << launcher;
+    const auto refused = session("signal " + id + " KILL");
+    EXPECT_EQ(refused.status, 3);
+    EXPECT_THAT(refused.err,
+                AllOf(HasSubstr(*jobs.begin()), HasSubstr(*jobs.rbegin()), HasSubstr("hint: ")));
+    EXPECT_EQ(sleeps("983") + sleeps("9831"), 8) << launcher;
+    const auto one = id_of(session("create --nodes n1,n3 --ranks " + *jobs.begin() + rsh));
+    EXPECT_EQ(lines_of(session("ranks " + one).out).size(), 4U);
+    EXPECT_EQ(session("daemon " + one + " --wait -- sh -c '" + fs_launch_ +
+                      " session ranks --here --step $HEDDLE_SESSION_STEP | wc -l'")
+                  .out,
+              "2\n2\n");
+    EXPECT_EQ(session("signal " + one + " KILL").out, "4 ranks\n");
+    EXPECT_TRUE(wait_until(10s, [&] { return sleeps("983") + sleeps("9831") == 4; }));
+    EXPECT_THAT((std::set{sleeps("983"), sleeps("9831")}), (std::set{0, 4}));
+    for (const auto& each : {id, one}) EXPECT_EQ(session("destroy " + each).status, 0);
+    (void)cluster_->sh("kill $(cat launcher.983 launcher.9831)");
     EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
   }
+}
+
+TEST_F(Sessions, session_ends_with_its_tool_on_kernels_without_pidfds) {
+  const auto job = allocate();
+  const auto id = id_of(
+      cluster_->sh("sleep 9898 & tool=$!; echo $tool >tool; exec " HEDDLE_OLD_KERNEL " 4.18 " +
+                   fs_launch_ + " session create --tool $tool --job " + job));
+  EXPECT_EQ(session("daemon " + id + " --wait -- hostname").out, "n1\nn2\nn3\nn4\n");
+  EXPECT_EQ(cluster_->sh("kill -9 $(cat tool)").status, 0);
+  EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
+  free_all();
 }
 
 TEST_F(Sessions, session_cleans_up_whichever_part_is_killed) {
@@ -687,6 +821,58 @@ TEST_F(Sessions, examples_are_compiled_and_do_what_the_manual_says) {
   EXPECT_EQ(none.status, 1);
   EXPECT_THAT(none.err, HasSubstr("is no running step"));
   free_all();
+}
+
+/// Holds without a cluster: no rank needs to be there.
+class Hold : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_launch_ = staged_program("fs-launch");
+    if (fs_launch_.empty()) HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");
+  }
+  RunResult sh(const std::string& script) const {
+    return run({"sh", "-c", script},
+               {{"XDG_CACHE_HOME=" + dir_.path(), "FS_LAUNCH=" + fs_launch_}, dir_.path()});
+  }
+  /// Of the hold `h`.
+  std::string content(const std::string& name) const { return sh("cat heddle/hold/h/" + name).out; }
+
+  TestDir dir_;
+  std::string fs_launch_;
+};
+
+TEST_F(Hold, tool_lives_while_the_terminal_has_stopped_fs_launch) {
+  (void)sh("setsid $FS_LAUNCH --hold agent --hold-id h sleep 9895 >/dev/null 2>&1 & echo $! >pid");
+  ASSERT_TRUE(wait_until(10s, [&] { return !content("alive").empty(); }));
+  EXPECT_EQ(sh("kill -STOP -$(cat pid)").status, 0);
+  ASSERT_TRUE(wait_until(10s, [&] {
+    return sh("grep ^State /proc/$(cat pid)/status").out == "State:\tT (stopped)\n";
+  }));
+  const auto before = content("alive");
+  EXPECT_TRUE(wait_until(10s, [&] { return content("alive") != before; }));
+  EXPECT_EQ(sh("kill -CONT -$(cat pid); kill $(cat pid)").status, 0);
+  EXPECT_TRUE(wait_until(10s, [&] { return sh("ls heddle/hold").out.empty(); }));
+}
+
+TEST_F(Hold, ends_with_the_tool_on_kernels_without_pidfds) {
+  for (const std::string kernel : {"", "4.18"}) {
+    if (!kernel.empty() && ::geteuid() != 0) continue;
+    const auto under = kernel.empty() ? "" : HEDDLE_OLD_KERNEL " " + kernel + " ";
+    (void)sh("sleep 9896 & tool=$!; echo $tool >tool; " + under +
+             "$FS_LAUNCH --hold agent --hold-id h --tool $tool sleep 9897 >/dev/null 2>said & "
+             "echo $! >pid");
+    ASSERT_TRUE(wait_until(10s, [&] { return !content("alive").empty(); })) << sh("cat said").out;
+    const auto before = content("alive");
+    EXPECT_TRUE(wait_until(10s, [&] { return content("alive") != before; }));
+    EXPECT_EQ(content("state"), "hold\n");
+    EXPECT_EQ(sh("kill -9 $(cat tool)").status, 0);
+    EXPECT_TRUE(wait_until(10s, [&] { return content("state") == "release\n"; }));
+    EXPECT_EQ(sh("kill $(cat pid)").status, 0);
+    EXPECT_TRUE(wait_until(10s, [&] { return sh("ls heddle/hold").out.empty(); }));
+    const auto none = sh(under + "$FS_LAUNCH --hold agent --tool 4194304 true");
+    EXPECT_EQ(none.status, 3);
+    EXPECT_THAT(none.err, HasSubstr("is no process"));
+  }
 }
 
 TEST(LaunchLibrary, exports_exactly_its_header) {
