@@ -11,6 +11,7 @@
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/run_main.hpp"
+#include "base/run_program.hpp"
 #include "compat/checker.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/elf/cached_facts.hpp"

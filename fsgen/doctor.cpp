@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/landlock.h>
-#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -27,6 +26,7 @@
 #include "base/mounts.hpp"
 #include "base/open_regular.hpp"
 #include "base/run_directory.hpp"
+#include "base/run_program.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/run_cache.hpp"
 #include "resolver/build/resolver_session.hpp"
@@ -56,41 +56,27 @@ Finding broken(const char* check, const Error& error) {
 constexpr std::chrono::seconds kRunLimit{30};
 constexpr const char* kWhole = "bin, lib and libexec of heddle belong together: unpack all of it";
 
-std::string text_of(const Fd& memory) {
-  (void)::lseek(memory.get(), 0, SEEK_SET);
-  return read_all(memory.get(), "memfd", 1U << 20).value_or("");
-}
-
 /// This fs-gen with true(1) as APP: the whole of its work, whose failure has the reason. Nothing of
 /// that needs a file: $TMPDIR may be what is broken.
 Finding try_way(const char* way, const std::string& app) {
-  const Fd out(::memfd_create("report", MFD_CLOEXEC));
-  const Fd errors(::memfd_create("errors", MFD_CLOEXEC));
-  if (!out || !errors) return broken(way, Error::from_errno("memfd", "cannot be made"));
-  SpawnOptions options;
-  options.fds = {{out.get(), STDOUT_FILENO}, {errors.get(), STDERR_FILENO}};
   Environment environment;
   environment.set("HEDDLE", "");
   environment.set("OMPI_COMM_WORLD_RANK", "0");  // a job's other ranks write no report
-  options.environment = environment.entries();
-  auto child = spawn("/proc/self/exe",
-                     {"fs-gen", "--via", way, "--no-cache", "--no-share", "--python", "off", "-q",
-                      "--json", "-", "--", app},
-                     options);
-  if (!child) return broken(way, child.error());
-  const auto status = child->wait_for(kRunLimit);
-  if (!status) return broken(way, status.error());
-  if (!*status)
-    return {way, State::broken, fmt::format("no answer within {} s", kRunLimit.count())};
-  if (**status == exit_done) {
-    const auto report = nlohmann::json::parse(text_of(out), nullptr, false);
+  const auto done = run_and_read(
+      "/proc/self/exe",
+      {"fs-gen", "--via", way, "--no-cache", "--no-share", "--python", "off", "-q", "--json", "-",
+       "--", app},
+      {.limit = kRunLimit, .messages = Messages::collected, .environment = environment.entries()});
+  if (!done) return broken(way, done.error());
+  if (done->status == exit_done) {
+    const auto report = nlohmann::json::parse(done->out, nullptr, false);
     if (report.is_object() && report.value("guided", false)) return {way, State::works, "works"};
     return {way, State::broken,
             app + " runs unguided: " +
                 (report.is_object() ? report.value("unguided_reason", "") : std::string())};
   }
-  Finding failed{way, State::broken, fmt::format("fs-gen ends with status {}", **status)};
-  std::istringstream lines(text_of(errors));
+  Finding failed{way, State::broken, fmt::format("fs-gen ends with status {}", done->status)};
+  std::istringstream lines(done->err);
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("fs-gen: ")) failed.text = line.substr(8);
     if (line.starts_with("hint: ")) failed.remedy = line.substr(6);

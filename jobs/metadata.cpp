@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "jobs/metadata.hpp"
 
-#include <fcntl.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -14,10 +13,10 @@
 #include <optional>
 #include <sstream>
 
-#include "base/child.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/launch/rank.hpp"
+#include "base/run_program.hpp"
 
 extern char** environ;
 
@@ -153,20 +152,13 @@ json control_group() {
 }
 
 /// Of id(1): the agent of fs-launch is static, and name services are libraries of the host's libc.
+/// They may wait for a server: then the number.
 std::string user_name() {
-  std::string name;
-  auto pipe = make_pipe();
-  const auto null = open_file("/dev/null", O_WRONLY);
-  if (pipe && null) {
-    SpawnOptions options;
-    options.fds = {{pipe->write_end.get(), STDOUT_FILENO}, {null->get(), STDERR_FILENO}};
-    options.environment.emplace();
-    auto child = spawn("/usr/bin/id", {"id", "-un"}, options);
-    pipe->write_end.reset();
-    const auto text = read_all(pipe->read_end.get(), "id", 4096);
-    if (child && text) name = text->substr(0, text->find('\n'));
-    if (child) (void)child->wait();
-  }
+  const auto done = run_and_read("/usr/bin/id", {"id", "-un"},
+                                 {.limit = std::chrono::seconds(5),
+                                  .messages = Messages::dropped,
+                                  .environment = std::vector<std::string>()});
+  const auto name = done ? done->out.substr(0, done->out.find('\n')) : std::string();
   return name.empty() ? std::to_string(::getuid()) : name;
 }
 

@@ -18,6 +18,7 @@
 #include "base/find_program.hpp"
 #include "base/launch/rank.hpp"
 #include "base/log.hpp"
+#include "base/run_program.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "resolver/map/map_reader.hpp"
@@ -28,22 +29,8 @@ namespace {
 using Words = std::vector<std::string>;
 constexpr std::string_view kHere = "heddle-node ";
 constexpr const char* kMostSeconds = "60";
-
-/// What the command writes to standard output; its standard error is discarded with `quiet`.
-Result<std::string> text_of(const Words& words, bool quiet, int& status) {
-  const auto program = TRY(find_program(words[0]));
-  Pipe pipe = TRY(make_pipe());
-  const Fd null = TRY(open_file("/dev/null", O_RDWR));
-  SpawnOptions options;
-  options.fds = {{null.get(), STDIN_FILENO},
-                 {pipe.write_end.get(), STDOUT_FILENO},
-                 {quiet ? null.get() : STDERR_FILENO, STDERR_FILENO}};
-  auto child = TRY(spawn(program, words, options));
-  pipe.write_end.reset();
-  auto text = TRY(read_all(pipe.read_end.get(), words[0]));
-  status = TRY(child.wait());
-  return text;
-}
+/// Should srun not end then.
+constexpr std::chrono::seconds kCheckTime{90};
 
 /// Whether the job's own shell, or batch script, runs this: not a task, which may start no step.
 long nodes_of_job() {
@@ -73,8 +60,9 @@ Result<void> check_nodes(const std::string& program, long count) {
                        number,
                        program,
                        kCheckOption};
-  int status = 0;
-  const auto text = TRY(text_of(words, true, status));
+  const ReadOptions quietly{.limit = kCheckTime, .messages = Messages::dropped};
+  const auto timeout = TRY(find_program(words[0]));
+  const auto text = TRY(run_and_read(timeout, words, quietly)).out;
   std::set<std::string> here;
   std::string wrong;
   std::istringstream lines(text);
@@ -90,8 +78,10 @@ Result<void> check_nodes(const std::string& program, long count) {
   if (!wrong.empty()) return fail("", wrong);
   if (static_cast<long>(here.size()) == count) return {};
   std::vector<std::string> missing;
-  if (const auto names = text_of({"scontrol", "show", "hostnames"}, true, status)) {
-    std::istringstream all(*names);
+  const auto scontrol = find_program("scontrol");
+  if (const auto names =
+          run_and_read(scontrol.value_or("scontrol"), {"scontrol", "show", "hostnames"}, quietly)) {
+    std::istringstream all(names->out);
     for (std::string name; all >> name;)
       if (!here.contains(name.substr(0, name.find('.')))) missing.push_back(name);
   }
@@ -104,8 +94,10 @@ Result<void> check_nodes(const std::string& program, long count) {
 /// A failure is reported only: the bundle's own path does for nodes that have no copy.
 Result<std::string> ship_bundle(const std::string& bin, const std::string& map,
                                 const std::string& engine) {
-  int status = 0;
-  auto path = TRY(text_of({bin + "/fs-ship", "-q", "--via", engine, "--", map}, false, status));
+  const auto program = bin + "/fs-ship";
+  auto path =
+      TRY(run_and_read(program, {program, "-q", "--via", engine, "--", map}, {.limit = kNoLimit}))
+          .out;
   while (path.ends_with('\n')) path.pop_back();
   if (path.empty()) return fail(map, "cannot be copied to the nodes");
   return path;

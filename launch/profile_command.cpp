@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "launch/profile_command.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/run_main.hpp"
-#include "base/temp_dir.hpp"
+#include "base/run_program.hpp"
 #include "base/try.hpp"
 #include "launch/profile.hpp"
 
@@ -49,16 +48,11 @@ ProfileDirectory directory_of(const Options& o) {
 /// What `fs-resolve mpi --json OPTIONS` prints: its first installation. Its messages go to stderr.
 Result<Profile::Mpi> find_mpi(const Words& options) {
   const auto here = TRY(own_program_dir());
-  const auto dir = TRY(TempDir::create("heddle-profile"));
-  const auto path = dir.path() + "/mpi.json";
-  const auto out = TRY(open_file(path, O_RDWR | O_CREAT, 0600));
   Words argv = {"fs-resolve", "mpi", "--json"};
   argv.insert(argv.end(), options.begin(), options.end());
-  SpawnOptions with{{{out.get(), STDOUT_FILENO}}};
-  auto child = TRY(spawn(here + "/fs-resolve", argv, with));
-  const int status = TRY(child.wait());
-  const auto found = Json::parse(TRY(read_file(path)), nullptr, false);
-  if (status != 0 || !found.is_array() || found.empty())
+  const auto done = TRY(run_and_read(here + "/fs-resolve", argv, {.limit = kNoLimit}));
+  const auto found = Json::parse(done.out, nullptr, false);
+  if (done.status != 0 || !found.is_array() || found.empty())
     return fail("mpi", "no installation for the profile", "",
                 "fs-resolve mpi prints what is found; --mpi DIR names another prefix");
   const auto& first = found[0];

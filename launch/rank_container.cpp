@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "launch/rank_container.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
+#include "base/run_program.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "resolver/elf/cached_facts.hpp"
@@ -92,11 +92,10 @@ Result<void> prepare_containers(RankContainer& container) {
     return {};
   container.hooks = default_cache_dir() + "/launch/hooks.d";
   const auto here = TRY(own_program_dir());
-  const auto null = TRY(open_file("/dev/null", O_WRONLY));
-  SpawnOptions options{{{null.get(), STDOUT_FILENO}}};
-  auto child = TRY(spawn(here + "/fs-hook",
-                         {"fs-hook", "install", "--always", "--dir", container.hooks}, options));
-  if (TRY(child.wait()) != 0)
+  const auto done = TRY(run_and_read(here + "/fs-hook",
+                                     {"fs-hook", "install", "--always", "--dir", container.hooks},
+                                     {.limit = std::chrono::seconds(60)}));
+  if (done.status != 0)
     return fail(container.hooks, "fs-hook cannot be installed there: the image's MPI would run");
   return {};
 }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "ship/engine.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
-#include "base/child.hpp"
 #include "base/find_program.hpp"
 #include "base/try.hpp"
 
@@ -31,18 +29,22 @@ Words fill_in(Words words, const std::vector<std::pair<std::string, std::string>
   return words;
 }
 
-Result<Output> run_command(const Words& words, int out) {
+Result<Words> words_printed_by(const Words& command, std::chrono::milliseconds limit) {
+  const auto program = TRY(find_program(command[0]));
+  const auto done = TRY(run_and_read(program, command, {.limit = limit, .most_bytes = 64U << 20}));
+  if (done.status != 0) return fail(command[0], "failed");
+  return split_words(done.out);
+}
+
+std::chrono::seconds copy_time(std::uint64_t bytes) {
+  constexpr std::uint64_t kSlowest = 10'000'000;  // a second
+  return std::chrono::seconds(60 + bytes / kSlowest);
+}
+
+Result<void> run_engine(const Words& words, std::chrono::milliseconds limit) {
   const auto program = TRY(find_program(words[0]));
-  Pipe pipe = TRY(make_pipe());
-  const Fd null = TRY(open_file("/dev/null", O_RDONLY));
-  SpawnOptions options;
-  options.fds = {{null.get(), STDIN_FILENO}, {out < 0 ? pipe.write_end.get() : out, STDOUT_FILENO}};
-  auto child = TRY(spawn(program, words, options));
-  pipe.write_end.reset();
-  Output done;
-  if (out < 0) done.text = TRY(read_all(pipe.read_end.get(), words[0]));
-  done.status = TRY(child.wait());
-  return done;
+  TRY(run_and_read(program, words, {.limit = limit, .fds = {{STDERR_FILENO, STDOUT_FILENO}}}));
+  return {};
 }
 
 }  // namespace heddle::ship

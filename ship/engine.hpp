@@ -3,11 +3,13 @@
 
 // Engines: commands of others that copy a file to the nodes of a job.
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/result.hpp"
+#include "base/run_program.hpp"
 
 namespace heddle::ship {
 
@@ -18,13 +20,17 @@ Words split_words(const std::string& text);
 /// Replaces each `{name}` of `values` in each word; a word stays one word.
 Words fill_in(Words words, const std::vector<std::pair<std::string, std::string>>& values);
 
-/// Runs a command, found in PATH, with stdout on the descriptor `out` if it is >= 0, and without
-/// stdin, which may be the batch script's. Result: its stdout otherwise, and its exit status.
-struct Output {
-  int status = 0;
-  std::string text;
-};
-Result<Output> run_command(const Words& words, int out = -1);
+/// The words that a command, found in PATH, prints. It has no stdin, which may be the batch
+/// script's. Failure: also its exit status, and ETIMEDOUT after `limit`.
+Result<Words> words_printed_by(const Words& command, std::chrono::milliseconds limit);
+
+/// How long an engine may take for a file of `bytes`. One that waits for a node that has died ends
+/// by itself late or never.
+std::chrono::seconds copy_time(std::uint64_t bytes);
+/// Runs an engine, found in PATH; what it prints goes to stderr. Its exit status counts for
+/// nothing: the nodes say what they have received. Failure: it cannot be started; ETIMEDOUT after
+/// `limit`.
+Result<void> run_engine(const Words& words, std::chrono::milliseconds limit);
 
 /// The engine of Slurm; `{step}` is one whose nodes get the file.
 inline const Words kSbcast = {"sbcast", "--force", "--jobid={step}", "{src}", "{dst}"};

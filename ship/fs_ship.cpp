@@ -57,6 +57,7 @@ struct Options {
   std::vector<std::string> nodes;
   std::size_t min_nodes = 0;  ///< 0: all
   unsigned timeout = 60;
+  unsigned copy_timeout = 0;  ///< 0: copy_time()
   bool quiet = false;
   bool receive = false;
   ReceiveOptions received;
@@ -78,6 +79,10 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--timeout", o.timeout,
                  "Give up on nodes that do not answer for so long (default: 60)")
       ->type_name("SECONDS");
+  app.add_option("--copy-timeout", o.copy_timeout,
+                 "End an engine that takes longer (default: 60, and 1 for each 10 MB)")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
   app.add_option("--launch", o.launch,
                  "Without Slurm: a command that starts the words after it once a node")
       ->type_name("COMMAND");
@@ -154,7 +159,8 @@ class Shipment {
     const char* job = std::getenv("SLURM_JOB_ID");
     is_slurm_ = job != nullptr && o_.launch.empty();
     if (o_.job.empty() && job != nullptr) o_.job = job;
-    if (o_.nodes.empty() && is_slurm_) o_.nodes = words_of({"scontrol", "show", "hostnames"});
+    if (o_.nodes.empty() && is_slurm_)
+      o_.nodes = value_or_throw(words_of({"scontrol", "show", "hostnames"}));
     if (o_.job.empty() || o_.nodes.empty() || (!is_slurm_ && o_.launch.empty()))
       throw Error("", "not within an allocation", "SLURM_JOB_ID is not set",
                   "run it in the batch script, or give --launch, --nodes and --job");
@@ -172,24 +178,22 @@ class Shipment {
 
   /// All of the user's that have not ended, also suspended ones and those of hidden partitions;
   /// without the user's own settings of squeue(1), which may leave jobs out.
-  static std::vector<std::string> live_jobs() {
+  std::vector<std::string> live_jobs() const {
     Words words = {"env", "-u", "SLURM_CLUSTERS"};
     for (char** each = ::environ; *each != nullptr; ++each)
       if (const std::string entry = *each; entry.starts_with("SQUEUE_"))
         words.insert(words.end(), {"-u", entry.substr(0, entry.find('='))});
     words.insert(words.end(), {"squeue", "-h", "-a", "-t", "all", "--local", "-u",
                                std::to_string(::geteuid()), "-o", "%A %T"});
-    const auto list = words_of(words);
+    const auto list = words_of(words).value_or(Words());
     std::vector<std::string> out;
     for (std::size_t i = 0; i + 1 < list.size(); i += 2)
       if (std::ranges::count(kEnded, list[i + 1]) == 0) out.push_back(list[i]);
     return out;
   }
 
-  static std::vector<std::string> words_of(const Words& words) {
-    const auto done = run_command(words);
-    if (!done || done->status != 0) return {};
-    return split_words(done->text);
+  Result<Words> words_of(const Words& words) const {
+    return words_printed_by(words, std::chrono::seconds(o_.timeout));
   }
 
   NodeList missing() {
@@ -252,8 +256,7 @@ class Shipment {
     return words;
   }
 
-  /// What copies to `nodes`, all tasks of `step`. Its exit status counts for nothing: each node
-  /// says what it has received.
+  /// What copies to `nodes`, all tasks of `step`.
   Words engine(const NodeList& nodes, const std::string& step) const {
     Words words;
     if (o_.via == "sbcast") {
@@ -324,8 +327,11 @@ class Shipment {
         nodes = std::move(ready);
         continue;
       }
-      const auto copied = run_command(engine(ready, id), STDERR_FILENO);
-      if (!copied) throw copied.error();
+      const auto limit =
+          o_.copy_timeout > 0 ? std::chrono::seconds(o_.copy_timeout) : copy_time(size_);
+      const auto copied = run_engine(engine(ready, id), limit);
+      if (!copied && copied.error().code() != ETIMEDOUT) throw copied.error();
+      if (!copied) warn(copied.error());
       step->go();
       gather(*step, ready, id);
       step->stop();

@@ -2,7 +2,6 @@
 #include "container-hooks/host/programs.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
@@ -11,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "base/fd.hpp"
@@ -82,6 +80,21 @@ std::string path_of(const std::string& programs, const std::string& name) {
   return programs + "/" + name;
 }
 
+struct Command {
+  std::string path;
+  std::vector<std::string> argv;
+  // Some runtimes pass the image's LD_PRELOAD, LD_AUDIT and PATH to the hook.
+  std::vector<std::string> environment = {"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C"};
+};
+
+Result<Command> command_of(const HelperRequest& request) {
+  Command out{path_of(TRY(programs()), request.name), {request.name}};
+  out.argv.insert(out.argv.end(), request.arguments.begin(), request.arguments.end());
+  out.environment.insert(out.environment.end(), request.environment.begin(),
+                         request.environment.end());
+  return out;
+}
+
 }  // namespace
 
 Result<void> run_sealed(char** argv) {
@@ -111,60 +124,20 @@ Result<std::string> trusted_hook() {
 }
 
 Result<Child> start_helper(const HelperRequest& request) {
-  const auto bin = TRY(programs());
-  std::vector<std::string> argv{request.name};
-  argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
-  SpawnOptions options;
-  options.fds = request.fds;
-  // Some runtimes pass the image's LD_PRELOAD, LD_AUDIT and PATH to the hook.
-  options.environment = {"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C"};
-  options.environment->insert(options.environment->end(), request.environment.begin(),
-                              request.environment.end());
-  return spawn(path_of(bin, request.name), argv, options);
+  const auto command = TRY(command_of(request));
+  return spawn(command.path, command.argv,
+               {.fds = request.fds, .environment = command.environment});
 }
 
-Result<Output> run_helper(const HelperRequest& request, std::size_t limit) {
-  Pipe out = TRY(make_pipe());
-  Pipe err = TRY(make_pipe());
-  HelperRequest piped = request;
-  piped.fds.emplace_back(out.write_end.get(), STDOUT_FILENO);
-  piped.fds.emplace_back(err.write_end.get(), STDERR_FILENO);
-  Child child = TRY(start_helper(piped));
-  out.write_end.reset();
-  err.write_end.reset();
-  Output output = TRY(read_output(request.name, out, err, limit, std::nullopt, request.reader));
-  output.status = TRY(child.wait());
-  return output;
-}
-
-Result<Output> read_output(const std::string& name, const Pipe& out, const Pipe& err,
-                           std::size_t limit, std::optional<std::chrono::milliseconds> time,
-                           int reader) {
-  Output output;
-  std::array<pollfd, 3> entries{pollfd{out.read_end.get(), POLLIN, 0},
-                                pollfd{err.read_end.get(), POLLIN, 0}, pollfd{reader, 0, 0}};
-  const auto end =
-      std::chrono::steady_clock::now() + time.value_or(std::chrono::milliseconds::zero());
-  char buffer[1U << 16];
-  while (entries[0].fd >= 0 || entries[1].fd >= 0) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        end - std::chrono::steady_clock::now());
-    if (time && left.count() <= 0) return fail_errno(name, "stopped", ETIMEDOUT);
-    if (::poll(entries.data(), entries.size(), time ? static_cast<int>(left.count()) : -1) < 0 &&
-        errno != EINTR)
-      return fail_errno(name, "cannot wait for it");
-    if (entries[2].revents != 0) return fail_errno(name, "stopped", ECANCELED);
-    for (auto& entry : {&entries[0], &entries[1]}) {
-      if (entry->fd < 0 || entry->revents == 0) continue;
-      const ssize_t n = ::read(entry->fd, buffer, sizeof(buffer));
-      if (n < 0 && errno == EINTR) continue;
-      std::string& text = entry == &entries[0] ? output.out : output.err;
-      if (n > 0) text.append(buffer, static_cast<std::size_t>(n));
-      if (n <= 0) entry->fd = -1;
-      if (text.size() > limit) return fail(name, "stopped", "it prints too much");
-    }
-  }
-  return output;
+Result<Output> run_helper(const HelperRequest& request, std::size_t most_bytes) {
+  const auto command = TRY(command_of(request));
+  return run_and_read(command.path, command.argv,
+                      {.limit = kNoLimit,
+                       .most_bytes = most_bytes,
+                       .messages = Messages::collected,
+                       .fds = request.fds,
+                       .environment = command.environment,
+                       .reader = request.reader});
 }
 
 std::string one_line(const std::string& name, const std::string& messages) {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <chrono>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/child.hpp"
+#include "base/run_program.hpp"
 
 namespace heddle::hook {
 
@@ -27,26 +26,14 @@ struct HelperRequest {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;  ///< besides PATH and LC_ALL; the hook's is not passed on
   std::vector<std::pair<int, int>> fds;
-  int reader = -1;  ///< the write end of a pipe; the program is killed when the read end is closed
+  int reader = -1;  ///< as ReadOptions::reader
 };
 
 /// Starts the program; it inherits stdout and stderr unless `fds` has others.
 Result<Child> start_helper(const HelperRequest& request);
 
-struct Output {
-  int status = 0;
-  std::string out;
-  std::string err;
-};
-/// Runs it to its end and collects what it prints: at most `limit` bytes each.
-Result<Output> run_helper(const HelperRequest& request, std::size_t limit);
-
-/// Reads both pipes to their ends, so that neither can fill up and stop the writer. `name` is for
-/// messages. Failure: more than `limit` bytes each; ETIMEDOUT after `time`; ECANCELED when the pipe
-/// `reader` has no reader any more.
-Result<Output> read_output(const std::string& name, const Pipe& out, const Pipe& err,
-                           std::size_t limit, std::optional<std::chrono::milliseconds> time,
-                           int reader = -1);
+/// run_and_read() of it, without a time limit: the runtime, or the watchdog, ends the hook.
+Result<Output> run_helper(const HelperRequest& request, std::size_t most_bytes);
 
 /// `name: a: b: c\nhint: d\n` as `a: b: c (d)`, since runtimes show one line.
 std::string one_line(const std::string& name, const std::string& messages);

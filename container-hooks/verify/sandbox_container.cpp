@@ -235,7 +235,7 @@ Result<Output> SandboxContainer::run(const std::vector<std::string>& argv,
     return fail_errno(argv[0], "cannot start it in the image", sent.error().code());
   out.write_end.reset();
   err.write_end.reset();
-  auto output = read_output("the image's ld.so", out, err, kOutputLimit, limit_);
+  auto output = read_output("the image's ld.so", out.read_end, err.read_end, limit_, kOutputLimit);
   if (!output && output.error().code() == ETIMEDOUT)
     return fail("the image's ld.so", "stopped",
                 "it takes longer than " + std::to_string(limit_.count()) + " s",

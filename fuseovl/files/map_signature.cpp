@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/map_signature.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
 #include <vector>
 
-#include "base/child.hpp"
 #include "base/open_regular.hpp"
+#include "base/run_program.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 
@@ -24,35 +22,15 @@ constexpr std::size_t kMostSignature = 64 << 10;
 constexpr int kSignature = 3;
 constexpr const char* kSignaturePath = "/proc/self/fd/3";
 
-Result<Fd> in_memory(std::string_view bytes) {
-  Fd out(::memfd_create("heddle-signature", MFD_CLOEXEC));
-  if (!out) return fail_errno("", "memfd_create");
-  TRY(write_all(out.get(), bytes, "memfd"));
-  ::lseek(out.get(), 0, SEEK_SET);
-  return out;
-}
-
-struct Checked {
-  int status = -1;
-  std::string output;
-};
-
-Result<Checked> run_ssh_keygen(const std::vector<std::string>& words, int signature, int input) {
+Result<Output> run_ssh_keygen(const std::vector<std::string>& words, int signature, int input) {
   std::vector<std::string> argv = {kProgram, "-Y"};
   argv.insert(argv.end(), words.begin(), words.end());
-  const Fd output(::memfd_create("heddle-signature", MFD_CLOEXEC));
-  const Fd null = TRY(open_file("/dev/null", O_RDWR));
-  auto child = TRY(spawn(kProgram, argv,
-                         {.fds = {{input, STDIN_FILENO},
-                                  {output.get(), STDOUT_FILENO},
-                                  {null.get(), STDERR_FILENO},
-                                  {signature, kSignature}},
-                          .environment = std::vector<std::string>()}));
-  const auto ended = TRY(child.wait_for(std::chrono::seconds(30)));
-  if (!ended) return fail(kProgram, "does not answer");
-  ::lseek(output.get(), 0, SEEK_SET);
-  auto text = TRY(read_all(output.get(), kProgram, kMostSignature));
-  return Checked{*ended, std::move(text)};
+  return run_and_read(kProgram, argv,
+                      {.limit = std::chrono::seconds(30),
+                       .most_bytes = kMostSignature,
+                       .messages = Messages::dropped,
+                       .fds = {{input, STDIN_FILENO}, {signature, kSignature}},
+                       .environment = std::vector<std::string>()});
 }
 
 }  // namespace
@@ -64,11 +42,11 @@ Result<void> check_signature(const std::string& map, const ContentHash& id,
   // A copy, as others may own the file, which may be of any type.
   const Fd file = TRY(open_regular(map + ".sig"));
   const auto bytes = TRY(read_all(file.get(), map + ".sig", kMostSignature));
-  const Fd signature = TRY(in_memory(bytes));
-  const Fd text = TRY(in_memory(id.hex() + "\n"));
+  const Fd signature = TRY(memory_file(bytes));
+  const Fd text = TRY(memory_file(id.hex() + "\n"));
   auto found = TRY(run_ssh_keygen({"find-principals", "-s", kSignaturePath, "-f", keys},
                                   signature.get(), text.get()));
-  const auto principal = found.output.substr(0, found.output.find('\n'));
+  const auto principal = found.out.substr(0, found.out.find('\n'));
   const auto refused = [&](const char* why) {
     return fail(
         Error::with_code(EPERM, map, "root does not use this map", why,

@@ -67,7 +67,7 @@ int heddle_session_add_binary(heddle_session* session, const char* path);
 int heddle_session_add_library(heddle_session* session, const char* path);
 int heddle_session_add_directory(heddle_session* session, const char* path);
 int heddle_session_add_file(heddle_session* session, const char* path);
-/* Sends what the nodes do not have, within 11 minutes. `bytes` (may be NULL): sent to each node.
+/* Sends what the nodes do not have, within 12 minutes and a second for each 10 MB. `bytes` (may be NULL): sent to each node.
  * Error: names node and file; no node keeps any of it. */
 int heddle_session_ship(heddle_session* session, unsigned long long* bytes);
 

@@ -32,6 +32,7 @@ namespace heddle::launch {
 namespace {
 
 using Words = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 constexpr std::size_t kHashesAtOnce = 1000;
 
@@ -51,24 +52,26 @@ std::string random_id() {
   return fmt::format("{:08x}", number);
 }
 
-Result<Words> words_of(const Words& command) {
-  const auto done = TRY(ship::run_command(command));
-  if (done.status != 0) return fail(command[0], "failed");
-  return ship::split_words(done.text);
+std::chrono::milliseconds until(Clock::time_point end) {
+  return std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+}
+
+Result<Words> words_of(const Words& command, Clock::time_point end) {
+  return ship::words_printed_by(command, until(end));
 }
 
 /// squeue knows running steps; scontrol also ones that have just ended.
-Result<std::string> nodes_of_step(const std::string& step) {
-  const auto words = TRY(
-      words_of({"squeue", "-h", "-s", "-a", "-o", "%i %N", "-j", step.substr(0, step.find('.'))}));
+Result<std::string> nodes_of_step(const std::string& step, Clock::time_point end) {
+  const auto words = TRY(words_of(
+      {"squeue", "-h", "-s", "-a", "-o", "%i %N", "-j", step.substr(0, step.find('.'))}, end));
   for (std::size_t i = 0; i + 1 < words.size(); i += 2)
     if (words[i] == step) return words[i + 1];
   return fail(step, "is no running step");
 }
 
-Result<std::string> nodes_of_job(const std::string& job) {
+Result<std::string> nodes_of_job(const std::string& job, Clock::time_point end) {
   const auto words =
-      TRY(words_of({"squeue", "-h", "-a", "-t", "running", "-o", "%A %N", "-j", job}));
+      TRY(words_of({"squeue", "-h", "-a", "-t", "running", "-o", "%A %N", "-j", job}, end));
   if (words.size() != 2 || words[1].empty()) return fail(job, "is no running job");
   return words[1];
 }
@@ -163,7 +166,7 @@ std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& 
 }
 
 /// The job, its step and its nodes.
-Result<void> name_nodes(const CreateOptions& o, SessionSettings& s) {
+Result<void> name_nodes(const CreateOptions& o, SessionSettings& s, Clock::time_point end) {
   if (!o.rsh.empty()) {
     s.nodes = o.nodes;
     s.job = o.job.empty() ? "s" + s.id : o.job;
@@ -178,8 +181,9 @@ Result<void> name_nodes(const CreateOptions& o, SessionSettings& s) {
       return fail("", "not within an allocation", "SLURM_JOB_ID is not set",
                   "name a job or a step, or give --rsh and --nodes");
     if (s.step.empty()) s.step = s.job;
-    const auto list = o.step.empty() ? TRY(nodes_of_job(s.job)) : TRY(nodes_of_step(o.step));
-    s.nodes = TRY(words_of({"scontrol", "show", "hostnames", list}));
+    const auto list =
+        o.step.empty() ? TRY(nodes_of_job(s.job, end)) : TRY(nodes_of_step(o.step, end));
+    s.nodes = TRY(words_of({"scontrol", "show", "hostnames", list}, end));
   }
   if (!is_plain_word(s.job)) return fail(s.job, "is not a job's id");
   std::set<std::string> names;
@@ -193,15 +197,16 @@ Result<void> name_nodes(const CreateOptions& o, SessionSettings& s) {
 }  // namespace
 
 Result<Session> Session::create(const CreateOptions& o) {
+  const auto end = Clock::now() + std::chrono::seconds(o.seconds);
   SessionSettings s;
   s.id = random_id();
   s.host = host_name();
   s.to = fs::path(o.to + "/.").lexically_normal().parent_path().string();
   s.step = o.step.empty() ? o.ranks : o.step;
   s.via = !o.via.empty() ? o.via : o.rsh.empty() ? "sbcast" : "shared";
-  TRY(name_nodes(o, s));
+  TRY(name_nodes(o, s, end));
   RelayOptions relay;
-  relay.seconds = o.seconds;
+  relay.seconds = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(until(end)).count());
   relay.tool = o.tool;
   const auto program = TRY(own_program_dir()) + "/fs-launch";
   relay.commands = node_commands(o, s, program, s.nodes,
@@ -238,7 +243,8 @@ Result<Session> Session::create(const CreateOptions& o) {
   });
   if (!child) return fail(child.error());
   pair.other.reset();
-  const auto answer = receive_record<Answer>(pair.one.get(), std::chrono::seconds(o.seconds + 30));
+  const auto answer =
+      receive_record<Answer>(pair.one.get(), std::chrono::seconds(relay.seconds + 30));
   if (answer && !answer->message.error && answer->message.words.size() == 2) {
     child->release();
     const auto step = relay.directory + "/step";
@@ -354,8 +360,7 @@ Result<Session::Shipped> Session::ship() const {
                                   {"nodes", fmt::format("{}", fmt::join(settings_.nodes, ","))},
                                   {"count", std::to_string(settings_.nodes.size())},
                                   {"step", step}});
-    const auto copied = ship::run_command(words, STDERR_FILENO);
-    if (!copied) done = fail(copied.error());
+    done = ship::run_engine(words, ship::copy_time(pack.content));
   }
   if (done)
     if (const auto staged = ask(request); !staged) done = fail(staged.error());

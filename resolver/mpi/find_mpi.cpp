@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/mpi/find_mpi.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <sstream>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
+#include "base/run_program.hpp"
 #include "base/try.hpp"
 #include "resolver/search/ld_so_cache.hpp"
 
@@ -51,28 +47,12 @@ std::vector<std::string> list(const std::string& directory) {
   return out;
 }
 
-/// The output of `program -show`: at most 64 KiB, within five seconds.
+/// The output of `program -show`; empty if it fails.
 std::string output_of(const std::string& program) {
-  auto pipe = make_pipe();
-  auto null = open_file("/dev/null", O_RDWR);
-  if (!pipe || !null) return {};
-  auto child = spawn(program, {program, "-show"},
-                     {.fds = {{null->get(), 0}, {pipe->write_end.get(), 1}, {null->get(), 2}}});
-  if (!child) return {};
-  pipe->write_end.reset();
-  std::string out;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (out.size() < 65536) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now()).count();
-    pollfd entry{pipe->read_end.get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&entry, 1, static_cast<int>(left)) <= 0) break;
-    std::array<char, 4096> buffer;
-    const auto got = ::read(pipe->read_end.get(), buffer.data(), buffer.size());
-    if (got <= 0) break;
-    out.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-  return out;  // ~Child kills it
+  const auto done = run_and_read(
+      program, {program, "-show"},
+      {.limit = std::chrono::seconds(5), .most_bytes = 65536, .messages = Messages::dropped});
+  return done ? done->out : std::string();
 }
 
 bool is_wrapper(const std::string& name) {

@@ -12,10 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
+#include "base/run_program.hpp"
 #include "base/task_pool.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
@@ -82,18 +81,12 @@ std::string interpreter_of(const MapContent& content) {
 /// site-packages. ETIMEDOUT: not within `limit`.
 Result<std::string> run_python(const std::string& python, const std::vector<std::string>& words,
                                std::chrono::milliseconds limit) {
-  auto output = TRY(make_pipe());
-  const Fd null = TRY(open_file("/dev/null", O_RDWR));
   std::vector<std::string> argv = {python, "-I", "-S", "-c"};
   argv.insert(argv.end(), words.begin(), words.end());
-  auto child =
-      TRY(spawn(python, argv,
-                {.fds = {{null.get(), STDIN_FILENO}, {output.write_end.get(), STDOUT_FILENO}}}));
-  output.write_end.reset();
-  const auto status = TRY(child.wait_for(limit));  // what it prints fits into the pipe
-  if (!status) return fail_errno(python, "cannot compile", ETIMEDOUT);
-  if (*status != 0) return fail(python, "cannot compile", "exit status " + std::to_string(*status));
-  return read_all(output.read_end.get(), python, 1 << 16);
+  auto done = TRY(run_and_read(python, argv, {.limit = limit}));
+  if (done.status != 0)
+    return fail(python, "cannot compile", "exit status " + std::to_string(done.status));
+  return std::move(done.out);
 }
 
 /// `x.TAG.pyc` of `x.py`.

@@ -2,24 +2,16 @@
 #include "ship/registry/oci_helper.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
 #include "base/child.hpp"
 #include "base/exit_code.hpp"
+#include "base/run_program.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
-
-Result<Fd> memory_file(std::string_view text) {
-  Fd file(::memfd_create("content", MFD_CLOEXEC));
-  if (!file) return fail_errno("memfd", "cannot be made");
-  TRY(write_all(file.get(), text, "memfd"));
-  if (::lseek(file.get(), 0, SEEK_SET) != 0) return fail_errno("memfd", "cannot be rewound");
-  return file;
-}
 
 Result<int> run_oci_client(const char* program, const std::vector<std::string>& arguments,
                            std::string_view input, int out) {
@@ -31,9 +23,11 @@ Result<int> run_oci_client(const char* program, const std::vector<std::string>& 
   std::vector<std::string> argv = {"oci-client"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   ::setenv("HEDDLE_PROGRAM", program, 1);
-  auto child =
-      TRY(spawn(client, argv, {.fds = {{content.get(), STDIN_FILENO}, {out, STDOUT_FILENO}}}));
-  const int status = TRY(child.wait());
+  const int status =
+      TRY(run_and_read(
+              client, argv,
+              {.limit = kNoLimit, .fds = {{content.get(), STDIN_FILENO}, {out, STDOUT_FILENO}}}))
+          .status;
   // Killed by a signal.
   if (status != exit_done && status != exit_usage && status != exit_failure)
     return fail("oci-client", "ended unexpectedly", fmt::format("exit status {}", status));

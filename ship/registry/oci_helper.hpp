@@ -13,9 +13,6 @@ namespace heddle {
 inline constexpr const char* kArtifactMediaType = "application/vnd.heddle.compat.v1+json";
 inline constexpr const char* kMapMediaType = "application/vnd.heddle.map.v1";
 
-/// A memory file with `text`, at offset 0.
-Result<Fd> memory_file(std::string_view text);
-
 /// Runs libexec/heddle/oci-client with `arguments`, `input` as stdin and the descriptor `out` as
 /// stdout. It reports failures itself, as `program`. Result: its exit status.
 Result<int> run_oci_client(const char* program, const std::vector<std::string>& arguments,

@@ -171,6 +171,15 @@ std::vector<fs::path> pages() {
   return found;
 }
 
+TEST(DocsGlossary, has_at_most_30_terms) {
+  auto page = text_of(source("ARCHITECTURE.md"));
+  page.erase(0, page.find("\n|---", page.find("## Glossary")) + 1);
+  page.resize(page.find("\n\n"));
+  const auto terms = std::ranges::count(page, '\n');
+  EXPECT_GT(terms, 20);
+  EXPECT_LE(terms, 30);
+}
+
 TEST(DocsPromises, name_existing_tests) {
   std::string sources;
   for (const auto& file : fs::recursive_directory_iterator(source("tests")))

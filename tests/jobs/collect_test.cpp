@@ -427,6 +427,19 @@ TEST_F(Collected, totals_of_the_control_group_are_kept) {
   EXPECT_TRUE(group.contains("memory.pressure") == fs::exists("/proc/pressure/memory")) << group;
 }
 
+TEST_F(Collected, a_job_starts_where_name_services_hang) {
+  std::ofstream(dir_ / "id") << "#!/bin/sh\nexec sleep 1000\n";
+  fs::permissions(dir_ / "id", fs::perms(0755));
+  const auto mounted = "mount --make-rprivate / && mount --bind " + (dir_ / "id") + " /usr/bin/id";
+  if (run({"unshare", "-m", "sh", "-c", mounted}, options_).status != 0)
+    HEDDLE_SKIP("no file can be mounted over id(1)");
+  const auto result = run(
+      {"unshare", "-m", "sh", "-c", mounted + " && exec " + fs_job_ + " run -q true"}, options_);
+  ASSERT_EQ(result.status, 0) << result.err;
+  archive_ = read_job(archives().at(0));
+  EXPECT_EQ(archive_.job["user"], std::to_string(::getuid()));
+}
+
 TEST_F(Collected, a_killed_run_is_written_by_the_next) {
   auto result = sh(fs_job_ + " run -q sh -c '/bin/echo first; echo $$ >pid; sleep 60' & run=$!\n" +
                    "while [ ! -s pid ]; do sleep 0.05; done; kill -9 $run; wait $run; echo $?");

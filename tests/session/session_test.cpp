@@ -875,6 +875,18 @@ TEST_F(Hold, ends_with_the_tool_on_kernels_without_pidfds) {
   }
 }
 
+TEST(Session, is_refused_in_time_when_slurm_does_not_answer) {
+  HEDDLE_STAGED(fs_launch, "fs-launch");
+  TestDir dir;
+  std::ofstream(dir / "squeue") << "#!/bin/sh\nexec sleep 1000\n";
+  fs::permissions(dir / "squeue", fs::perms(0755));
+  const auto made = run({fs_launch, "session", "create", "--job", "7", "--timeout", "1"},
+                        {.env = {"PATH=" + dir.path() + ":" + std::getenv("PATH"),
+                                 "XDG_CACHE_HOME=" + dir.path(), "XDG_RUNTIME_DIR=" + dir.path()}});
+  EXPECT_EQ(made.status, 3);
+  EXPECT_THAT(made.err, HasSubstr("squeue: stopped: it takes longer than "));
+}
+
 TEST(LaunchLibrary, exports_exactly_its_header) {
   const auto fs_launch = staged_program("fs-launch");
   if (fs_launch.empty()) HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");

@@ -242,6 +242,17 @@ TEST_F(Ship, a_node_that_dies_meanwhile_harms_no_other) {
   }
 }
 
+TEST_F(Ship, an_engine_that_waits_for_a_dead_node_is_ended_and_the_others_have_their_copies) {
+  const auto shipped =
+      ship("--timeout 6 --copy-timeout 10 --min-nodes 3 " +
+           engine("", "[ $n -gt 1 ] || { kill -9 $(cat $dir/c/pid.n4); exec sleep 1000; }"));
+  EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
+  EXPECT_THAT(shipped.result.err, HasSubstr("engine: stopped: it takes longer than 10.0 s"));
+  EXPECT_THAT(shipped.result.err, HasSubstr("n4: does not answer"));
+  for (const auto* node : {"n1", "n2", "n3"})
+    EXPECT_EQ(shipped.node(node).at("source"), "copy") << shipped.report;
+}
+
 TEST_F(Ship, shared_only_checks) {
   const auto shipped = ship("--via shared");
   EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
@@ -401,6 +412,18 @@ TEST_F(Bundle, is_copied_by_any_command_without_slurm) {
   EXPECT_EQ(linked.status, 1);
   EXPECT_THAT(linked.err, HasSubstr("Too many levels of symbolic links"));
   EXPECT_EQ(ship({"--via", "sbcast"}).status, 2);
+}
+
+TEST_F(Bundle, is_given_up_when_its_engine_never_ends) {
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const auto shipped =
+      run({staged_program("fs-ship"), "--launch", "env --", "--nodes", host, "--job", "a", "--to",
+           dir_.path(), "--copy-timeout", "1", "--via", "sh -c 'exec sleep 1000' {dst}", bundle()},
+          {.env = {"SLURM_JOB_ID"}});
+  EXPECT_EQ(shipped.status, 1);
+  EXPECT_THAT(shipped.err, HasSubstr("sh: stopped: it takes longer than 1.0 s"));
+  EXPECT_THAT(shipped.err, HasSubstr("; reads " + bundle()));
 }
 
 TEST_F(Bundle, is_not_sent_where_a_limit_forbids_a_file_of_its_size) {
