@@ -27,6 +27,7 @@
 #include "base/open_regular.hpp"
 #include "base/run_directory.hpp"
 #include "base/run_program.hpp"
+#include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/run_cache.hpp"
 #include "resolver/build/resolver_session.hpp"
@@ -201,6 +202,14 @@ void check_services(std::vector<Finding>& out) {
     out.push_back({"slurm", State::absent, "no srun in PATH"});
 }
 
+void check_pmix(std::vector<Finding>& out) {
+  if (const auto version = pmix_version())
+    out.push_back({"pmix", State::works, *version});
+  else
+    out.push_back({"pmix", State::absent, version.error().message() + ": no fs-launch pmix",
+                   version.error().hint()});
+}
+
 /// Parts of heddle that not every installation has: what needs libraries of the host is apart.
 void check_components(std::vector<Finding>& out) {
   constexpr const char* kServer = "install the package heddle-server";
@@ -284,6 +293,29 @@ const char* name_of(State state) {
 
 }  // namespace
 
+Result<std::string> pmix_version() {
+  const auto program = TRY(own_program_dir()) + "/../libexec/heddle/heddle-pmix";
+  if (::access(program.c_str(), X_OK) != 0)
+    return fail_errno(
+        "heddle-pmix", "is not installed", errno,
+        "install the package heddle-pmix, or build heddle with libpmix (libpmix-dev)");
+  const Fd out(::memfd_create("version", MFD_CLOEXEC));
+  const Fd errors(::memfd_create("errors", MFD_CLOEXEC));
+  if (!out || !errors) return fail_errno("memfd", "cannot be made");
+  SpawnOptions options;
+  options.fds = {{out.get(), STDOUT_FILENO}, {errors.get(), STDERR_FILENO}};
+  auto child = TRY(spawn(program, {"heddle-pmix", "--check"}, options));
+  const auto status = TRY(child.wait_for(kRunLimit));
+  auto text = text_of(status == exit_done ? out : errors);
+  text.erase(std::min(text.find('\n'), text.size()));
+  if (status == exit_done) return text;
+  // ld.so's, 127: "heddle-pmix: error while loading shared libraries: libpmix.so.2: cannot ..."
+  constexpr std::string_view kLoader = "error while loading shared libraries: ";
+  if (const auto at = text.find(kLoader); at != text.npos) text.erase(0, at + kLoader.size());
+  return fail("heddle-pmix", "cannot run", text,
+              text.starts_with("libpmix") ? "install libpmix (Debian: libpmix2)" : "");
+}
+
 int examine_node(OutputFile* json) {
   std::vector<Finding> found;
   const bool works = check_ways(found);
@@ -293,6 +325,7 @@ int examine_node(OutputFile* json) {
   check_hooks(found);
   check_services(found);
   check_components(found);
+  check_pmix(found);
 
   const auto here = own_program_dir().value_or("?");
   std::string text = fmt::format("heddle {} in {}\n", HEDDLE_VERSION, escape_for_terminal(here));

@@ -33,6 +33,7 @@
 #include "jobs/spool.hpp"
 #include "launch/allocation.hpp"
 #include "launch/hooks.hpp"
+#include "launch/pmix_command.hpp"
 #include "launch/profile.hpp"
 #include "launch/profile_command.hpp"
 #include "launch/rank_agent.hpp"
@@ -66,7 +67,7 @@ void add_options(CLI::App& app, Options& o) {
   auto& s = o.settings;
   set_usage(app,
             "fs-launch [OPTIONS] [--] LAUNCHER ARGS...\n       fs-launch profile|session COMMAND "
-            "...\n       fs-launch release ID");
+            "...\n       fs-launch release ID\n       fs-launch pmix run|query|launch ...");
   app.set_version_flag("--version", "fs-launch (heddle) " HEDDLE_VERSION);
   app.add_option("--profile", o.profile,
                  "What this profile names (default: the one that fs-launch profile use selected)")
@@ -290,6 +291,7 @@ int run_program(int argc, char** argv) {
   if (std::string_view(argv[argc - words - 1]) != "--") {
     if (split.command[0] == "profile") return profile_main(words, argv + argc - words);
     if (split.command[0] == "session") return session_main(words, argv + argc - words);
+    if (split.command[0] == "pmix") become_pmix(words, argv + argc - words);
     if (split.command[0] == "release") return release_main(words, argv + argc - words);
   }
   if (o.hold.mode == "exec" && !o.settings.image.empty())
