@@ -299,16 +299,11 @@ Result<std::string> pmix_version() {
     return fail_errno(
         "heddle-pmix", "is not installed", errno,
         "install the package heddle-pmix, or build heddle with libpmix (libpmix-dev)");
-  const Fd out(::memfd_create("version", MFD_CLOEXEC));
-  const Fd errors(::memfd_create("errors", MFD_CLOEXEC));
-  if (!out || !errors) return fail_errno("memfd", "cannot be made");
-  SpawnOptions options;
-  options.fds = {{out.get(), STDOUT_FILENO}, {errors.get(), STDERR_FILENO}};
-  auto child = TRY(spawn(program, {"heddle-pmix", "--check"}, options));
-  const auto status = TRY(child.wait_for(kRunLimit));
-  auto text = text_of(status == exit_done ? out : errors);
+  const auto done = TRY(run_and_read(program, {"heddle-pmix", "--check"},
+                                     {.limit = kRunLimit, .messages = Messages::collected}));
+  auto text = done.status == exit_done ? done.out : done.err;
   text.erase(std::min(text.find('\n'), text.size()));
-  if (status == exit_done) return text;
+  if (done.status == exit_done) return text;
   // ld.so's, 127: "heddle-pmix: error while loading shared libraries: libpmix.so.2: cannot ..."
   constexpr std::string_view kLoader = "error while loading shared libraries: ";
   if (const auto at = text.find(kLoader); at != text.npos) text.erase(0, at + kLoader.size());
