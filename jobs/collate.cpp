@@ -325,8 +325,8 @@ class Reader {
     return false;
   }
 
-  /// Each reaped process is the last program of its pid that started before, or one that nobody saw
-  /// start.
+  /// Each reaped process is the last program of its pid that started before, or one whose
+  /// start was not seen.
   void match_reaped() {
     std::unordered_map<std::int32_t, std::vector<std::size_t>> of_pid;
     for (std::size_t i = 0; i < images_.size(); ++i)

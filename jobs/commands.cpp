@@ -59,7 +59,8 @@ void add_what(CLI::App& app, Options& o) {
   add_choice<std::string>(app, "--argv", o.what.argv,
                           {{"full", "full"}, {"exe", "exe"}, {"none", "none"}},
                           "Keep the arguments (default), the program's path only, or neither");
-  app.add_flag("--lookups", o.what.lookups, "Count the paths that ld.so tries in vain (LD_AUDIT)");
+  app.add_flag("--lookups", o.what.lookups,
+               "Count the paths that ld.so tries and misses (LD_AUDIT)");
   app.add_flag("--perf", o.what.perf, "Count software events of perf_event_open(2)");
 }
 

@@ -73,7 +73,7 @@ void make_model(Database& database, const std::string& name, const JobTable& tab
   }
   Transaction transaction(database);
   std::int64_t id = 0;
-  // A model belongs to whoever makes it: in PostgreSQL the role, in SQLite the file's owner.
+  // A model belongs to its maker: in PostgreSQL the role, in SQLite the file's owner.
   database.each(std::string("INSERT INTO t_model (username, name, created, content) VALUES (") +
                     (database.is_postgres() ? "current_user" : "''") + ", ?, ?, ?) RETURNING id",
                 {name, now_us(), content.dump()}, [&](Row& row) { id = to_int(row[0]); });

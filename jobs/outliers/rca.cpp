@@ -19,7 +19,7 @@ namespace heddle::jobs::store {
 namespace {
 
 constexpr double kUnusual = 3.5;          ///< deviations, as of modified z
-constexpr double kLeastDeviation = 0.05;  ///< of the median: smaller differences interest nobody
+constexpr double kLeastDeviation = 0.05;  ///< of the median: smaller differences count for nothing
 
 struct Compared {
   double value = 0, median = 0, score = 0;
@@ -145,8 +145,8 @@ class Search {
     const Compared failed = compare("failed_lookups");
     if (failed.above(2, 100))
       add("lookups", "failed_lookups",
-          fmt::format("ld.so tried {:.0f} paths in vain, {:.1f} times as many as usual",
-                      failed.value, failed.ratio()),
+          fmt::format("ld.so missed {:.0f} paths, {:.1f} times as many as usual", failed.value,
+                      failed.ratio()),
           "LD_LIBRARY_PATH or an RPATH has more directories; run it by fs-gen");
   }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Reads the archives of docs/formats/job-archive.md. Whoever can hand an archive to submit chooses
-// every byte of it: it is read by a tar reader with limits, names in it are compared and never used
-// as paths, and the worst is a row of nonsense in the jobs of the one who submits it.
+// Reads the archives of docs/formats/job-archive.md. A user who can hand an archive to submit
+// chooses every byte of it: it is read by a tar reader with limits, names in it are compared and
+// never used as paths, and the worst is a row of nonsense in the jobs of the user who submits it.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>

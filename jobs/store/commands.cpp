@@ -300,7 +300,7 @@ int delete_command(int argc, char** argv) {
       });
 }
 
-/// Few at a time, so that nobody waits for the database for long.
+/// Few at a time, so that no query waits for the database for long.
 constexpr std::int64_t kChunk = 20;
 
 int retire_command(int argc, char** argv) {
@@ -434,7 +434,7 @@ int export_command(int argc, char** argv) {
              {"wall_seconds", "SUM(finish - start)", "Duration of the jobs", 1e-6},
              {"read_bytes", "SUM(rchar)", "Bytes that were read", 1},
              {"written_bytes", "SUM(wchar)", "Bytes that were written", 1},
-             {"failed_lookups", "SUM(failed_lookups)", "Library paths that were tried in vain",
+             {"failed_lookups", "SUM(failed_lookups)", "Library paths that were tried and missed",
               1}}};
         std::string columns = "username, cluster";
         for (const Series& series : kSeries) columns += std::string(", ") + series.sql;

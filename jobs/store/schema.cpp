@@ -78,8 +78,8 @@ CREATE VIEW models @VIEW@ AS SELECT id, username, name, created, content FROM t_
 
 // The worst that a user of the database can do, with any SQL: to read, change and delete own rows.
 // Names of rows are checked (username = current_user), a row below a job belongs to who owns that
-// job, and ids cannot be chosen, so that nobody can take those of others. Views are of the one who
-// asks (security_invoker). Roles belong to the server: they stay when the schema goes.
+// job, and ids cannot be chosen, so that no role can take those of others. Views are of the role
+// that asks (security_invoker). Roles belong to the server: they stay when the schema goes.
 constexpr const char* kPostgresRights = R"(
 DO $$
 DECLARE it RECORD; cols TEXT;

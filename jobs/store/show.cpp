@@ -181,7 +181,8 @@ int show_command(int argc, char** argv) {
         flag("--tree", View::tree, "The processes as a tree");
         flag("--threads", View::threads, "The threads");
         flag("--libs", View::libraries,
-             "Which libraries each program had, from where, and how many paths were tried in vain");
+             "Which libraries each program had, from where, and how many paths were tried and "
+             "missed");
         flag("--files", View::files, "What each process read and wrote, most first");
         add_format(app, format);
       },

@@ -30,7 +30,7 @@ struct Counters {
   std::uint64_t found;         ///< of probes and probes_unguided: libraries, which were then mapped
   std::uint64_t left;          ///< processes that went on without the audit library
 
-  /// Paths that ld.so tried in vain.
+  /// Paths that ld.so tried without finding a file.
   std::uint64_t failed() const {
     const auto tried = probes + probes_unguided;
     return tried > found ? tried - found : 0;
