@@ -68,7 +68,7 @@ class IndexView {
 /// Whether the chosen program, with this process's LD_LIBRARY_PATH, finds its names where the index
 /// sends them.
 enum class LibraryPath : unsigned char {
-  other,     ///< it does not, or that is in doubt: unguided is slower, never wrong
+  other,     ///< it does not, or that is not certain: unguided is slower, never wrong
   harmless,  ///< it has the map's directories in their order, and no other directory of it holds
              ///< another file under a name of the index; names of one caller are not compared
   same,      ///< the map's own value; found with no system call

@@ -139,7 +139,7 @@ TlsGuard::Fit TlsGuard::take(const link_map& map) {
   const TlsSegment segment = tls_of(map, page_size_);
   needed_ += tls::block_cost(segment.size, segment.align);
   // An over-aligned block is harmless while it is reached by __tls_get_addr only. Which block a
-  // relocation reaches is not resolved: any doubt starts the program without this library.
+  // relocation reaches is not resolved: any uncertainty starts the program without this library.
   const bool wide = segment.size != 0 && segment.align > area_align_;
   if ((wide && (has_static_tls_flag(map) || any_reaches_others(&map))) ||
       (wide_ && !wide && reaches_others(map)))

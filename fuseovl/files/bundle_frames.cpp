@@ -124,7 +124,7 @@ void BundleFrames::load(std::unique_lock<std::mutex>& hold, std::size_t first, s
       decoded_.notify_all();
       if (++next < end) hold.unlock();
     }
-  } catch (...) {  // no memory: nobody must wait for frames that nobody decodes
+  } catch (...) {  // no memory: no thread must wait for frames that none decodes
     if (!hold.owns_lock()) hold.lock();
     frames_.erase(frames_.lower_bound(next), frames_.lower_bound(end));
     decoded_.notify_all();

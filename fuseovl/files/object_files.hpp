@@ -24,7 +24,7 @@ enum class OnChange : std::uint8_t {
   refuse,  ///< EIO; each read checks the origin
 };
 
-/// The files behind the objects while the mount stands: the bundle, staged copies, else the
+/// The files behind the objects while mounted: the bundle, staged copies, else the
 /// origins. A pinned file that is replaced by rename is served with its old content. One that is
 /// changed in place, or replaced while not pinned, answers EIO from then on: its old and new
 /// content would mix. Safe for many threads; forked processes share the findings.

@@ -114,7 +114,7 @@ Opened open_by_path(const std::string& path, Directories& directories) {
   const Directories::Way& way = directories.way_to(path);
   struct stat status {};
   const bool found = ::lstat(path.c_str(), &status) == 0;
-  // Where nobody else can replace the file, fewer system calls than open_regular(). A map may name
+  // Where no other can replace the file, fewer system calls than open_regular(). A map may name
   // a device or a FIFO, which must not be opened.
   if (found && S_ISREG(status.st_mode) && way.trusted && !way.sticky && !way.links)
     if (auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW))

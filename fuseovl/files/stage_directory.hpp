@@ -18,7 +18,7 @@ namespace heddle {
 /// user: `DIR/heddle-UID/{objects,copying,users}`, closed to other users, who could change copies
 /// of theirs at any time.
 ///
-/// Each mount has a file in users/, locked while the mount stands, that lists the copies it claims.
+/// Each mount has a file in users/, locked while mounted, that lists the copies it claims.
 /// All claimed copies and the unclaimed ones that are left fit the budget, which is checked once,
 /// when a mount makes its claim.
 ///

@@ -35,7 +35,7 @@ struct ServedTree {
 void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds limit,
                      Origins& found);
 
-/// The files of the map's trees while the mount stands: in the bundle, else the originals. A file
+/// The files of the map's trees while mounted: in the bundle, else the originals. A file
 /// is opened when it is first read. One that is not the map's (size, mtime), or no longer the one
 /// that this mount opened before, answers EIO from then on; on FUSE a change may take a second to
 /// be seen. Safe for many threads; forked processes share the findings, and each has its own open
@@ -48,7 +48,7 @@ void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds l
 /// The tree's owner may change it at any time, and the daemon may be root. Each step is one name
 /// below a descriptor, follows no symbolic link and crosses no mount; only a regular file is
 /// opened. Root's daemon also requires the owner and permissions that it shows, of files and
-/// directories: nobody reads by it what he cannot read natively.
+/// directories: no user reads by it what it cannot read natively.
 class TreeFiles {
  public:
   /// `descriptors`: how many may be open.
@@ -77,7 +77,7 @@ class TreeFiles {
   std::uint64_t files_opened() const { return counters_->opened; }
   /// Read from the originals.
   std::uint64_t bytes_read() const { return counters_->bytes; }
-  /// Opened in vain: neither in the bundle nor on this node.
+  /// Not found: neither in the bundle nor on this node.
   std::uint64_t unreachable() const { return counters_->unreachable; }
   /// How many files have changed. `paths` gets the first, at most `most`.
   std::size_t changed(std::size_t most, std::vector<std::string>& paths) const;

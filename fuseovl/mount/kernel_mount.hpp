@@ -21,7 +21,7 @@ inline constexpr unsigned kMaxRead = 1U << 20;
 enum class Writes : std::uint8_t {
   refused_by_kernel,  ///< the mount is read-only
   /// The mount is not, so that the daemon sees and counts them: for maps with trees, whose users
-  /// are told which directories their programs want to write to.
+  /// learn which directories their programs want to write to.
   refused_by_daemon,
 };
 

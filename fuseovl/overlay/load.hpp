@@ -28,7 +28,7 @@ struct LoadOptions {
   OnChange on_change = OnChange::keep;
   StageOptions stage;
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
-  /// For a mount in a user namespace that maps only this user and his group: supplementary_groups()
+  /// For a mount in a user namespace that maps only this user and its group: supplementary_groups()
   /// outside of it.
   std::vector<gid_t> unmapped_groups;
 };

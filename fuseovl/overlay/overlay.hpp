@@ -85,7 +85,7 @@ struct OverlayContent {
   StatsFacts facts;
   timespec made{};  ///< time of directories and of files without an origin
   /// Groups whose files this user may read though the mount's user namespace does not map them: it
-  /// maps the user alone, so to the kernel he is not in them.
+  /// maps the user alone, so to the kernel it is not in them.
   std::vector<gid_t> unmapped_groups;
   /// Limit of a read whose file system does not answer; 0: none.
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
@@ -101,7 +101,7 @@ class Overlay {
   static const fuse_lowlevel_ops& ops();
 
   ObjectFiles& files() { return content_.files; }
-  /// Of all files and directories that are open for as long as the mount stands.
+  /// Of all files and directories that are open for as long as the mount lasts.
   std::vector<int> descriptors() const;
   /// The value of kStatsAttribute (fuseovl/mount/stats_attribute.hpp), at most kMostStatsBytes.
   /// Takes no lock: another thread may be forking a process that calls this too.

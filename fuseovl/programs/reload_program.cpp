@@ -43,7 +43,7 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
   if (!stacking || !has_capability(CAP_SYS_ADMIN))
     return fail_errno(directory, kWhat, EPERM,
                       "it takes the right to mount here (CAP_SYS_ADMIN): fs-mount -u DIR, and "
-                      "fs-mount MAP DIR once nobody needs it");
+                      "fs-mount MAP DIR once it is not in use");
   // Completes an exchange whose process was killed between its two steps.
   const auto mounts = TRY(list_mounts());
   auto left = std::ranges::count_if(mounts, [&](const MountEntry& mount) {

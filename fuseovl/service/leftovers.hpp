@@ -24,7 +24,7 @@ struct WorkDirectory {
 
 /// Removes what killed fs-gens and services of this user left: dead mounts, sockets, and
 /// directories `hd-XXXXXX` in `parent`. A mount that does not answer takes half a second; the
-/// directory of another's TMPDIR may take for ever.
+/// directory of another's TMPDIR may never answer.
 void sweep_leftovers(const std::string& parent);
 /// Starts a process that does it, which nothing waits for; it ends after half a minute.
 void start_sweep(const std::string& parent);

@@ -39,7 +39,7 @@ bool ending_signal_is_pending() {
 Result<OverlayContent> load(const MountSettings& settings, const std::string& mount_point) {
   LoadOptions options = settings.load;
   options.mount_point = mount_point;
-  // A user mounts a device in a user namespace of his own.
+  // A user mounts a device in its own user namespace.
   if (settings.fuse_fd >= 0 && ::geteuid() != 0) options.unmapped_groups = supplementary_groups();
   std::error_code none;  // shown in the statistics: the daemon's directory is `/`
   if (const auto map = std::filesystem::absolute(options.map_path, none); !none)

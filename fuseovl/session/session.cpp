@@ -23,7 +23,7 @@ namespace heddle {
 namespace {
 
 /// Whether a failed read or write of the device is retried: a request without an answer leaves a
-/// process waiting for ever, and a lack of memory mostly passes. ENOENT: nobody waits for the
+/// process waiting endlessly, and a lack of memory mostly passes. ENOENT: none waits for the
 /// answer any more; ENODEV: unmounted.
 bool may_pass(int error) {
   return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
@@ -115,7 +115,7 @@ Buffer make_buffer() {
 /// connection wakes and ends them.
 ///
 /// Not fuse_session_loop_mt(3): it ends threads by pthread_cancel(3), a real-time signal, and waits
-/// for ever where the user has none left (RLIMIT_SIGPENDING); and a thread that it has no memory
+/// endlessly where the user has none left (RLIMIT_SIGPENDING); and a thread that it has no memory
 /// for ends the session.
 class RequestLoop : public std::enable_shared_from_this<RequestLoop> {
  public:

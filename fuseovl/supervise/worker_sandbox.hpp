@@ -28,7 +28,7 @@ class WorkerSandbox {
                          std::chrono::milliseconds limit = kOriginTimeout,
                          const std::vector<int>& trees = {});
 
-  /// For ever: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
+  /// For good: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
   /// no other files (Landlock), no system calls but those for reading, answering and waiting, and
   /// signals to `supervisor` and itself only. A forbidden call fails with EPERM: a worker killed
   /// for it would be replaced by one that does the same. Does nothing in a build with sanitizers.
@@ -50,10 +50,10 @@ struct SupervisorNeeds {
 /// Whether uid 0 reaches the absolute `path` without any capability.
 bool is_open_to_powerless_root(const std::string& path);
 
-/// The seccomp filter of a mount service, for ever. Does nothing in a build with sanitizers.
+/// The seccomp filter of a mount service, for good. Does nothing in a build with sanitizers.
 Result<void> filter_service();
 
-/// For ever, for this process and its children: no other capability, no new privileges, and no
+/// For good, for this process and its children: no other capability, no new privileges, and no
 /// system call that executes, mounts, traces, makes devices or sockets, or changes users or
 /// namespaces. The guard unmounts by fusermount3 (mount/fusermount.hpp). Does nothing in a build
 /// with sanitizers.
