@@ -61,7 +61,7 @@ Fd walk(const Fd& root, const std::string& path) {
     begin = end + 1;
   }
   struct statx st {};
-  // DONT_SYNC: the lookup has told the type.
+  // DONT_SYNC: the lookup has given the type.
   if (!at || ::statx(at.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0)
     return {};
   if (!S_ISLNK(st.stx_mode)) return at;

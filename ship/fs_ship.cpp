@@ -167,7 +167,7 @@ class Shipment {
     std::set<std::string> names;
     for (const auto& name : o_.nodes) {
       if (!is_plain_name(name)) throw Error(name, "not a node's name");
-      // Answers are told apart by it.
+      // Answers are distinguished by it.
       if (!names.insert(short_name(name)).second) throw Error(name, "named twice");
       nodes_.push_back({name});
     }

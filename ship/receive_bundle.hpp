@@ -9,7 +9,7 @@
 //     DIR/heddle-job-UID-JOB/    mode 0700, this user's
 //         ID.part.NUMBER         written by the engine (sbcast, ...). A new name for each try: a
 //                                slurmd would add to the file of a transfer that has failed.
-//         ID.bundle              the bundle once it has been checked; until then, and for ever on a
+//         ID.bundle              the bundle once it has been checked; until then, and for good on a
 //                                node that cannot receive it, a symbolic link to the source
 //         ID.source              a symbolic link to the source, for frames that are damaged later
 //         slurm                  JOB is a number of Slurm's

@@ -150,7 +150,7 @@ bool will_stop_at_exec(const HoldSettings& hold, std::int64_t rank, std::uint64_
   return answer == 'y';
 }
 
-/// Of fs-launches that were killed: nobody has said for a day that the tool lives.
+/// Of fs-launches that were killed: no process has said for a day that the tool lives.
 void sweep_old() {
   std::error_code error;
   for (fs::directory_iterator at(holds_directory(), error), end; !error && at != end;

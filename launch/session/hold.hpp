@@ -9,7 +9,7 @@
 // agent: the rank waits in fs-launch's agent, before anything else. exec: it is stopped (SIGSTOP)
 // after the exec of its program, with only that and ld.so mapped; a process beside it, which traced
 // the exec and let go, waits and continues it. Without a release a rank goes on, or ends, when the
-// directory is gone or `alive` stands still for ten seconds: the tool, or fs-launch, has ended.
+// directory is gone or `alive` is unchanged for ten seconds: the tool, or fs-launch, has ended.
 
 #include <cstdint>
 #include <optional>

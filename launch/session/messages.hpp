@@ -14,7 +14,7 @@
 //                            binary, so that two may differ), lib/, files/; tmp/; lock
 // All ends with the agent: its guard, a subreaper, ends whatever the agent started (SIGTERM, 10 s,
 // SIGKILL) and removes the session's directory, when the input ends (relay, srun or slurmstepd are
-// gone), is silent for 30 s, or the agent is killed. Directories whose lock nobody holds are swept.
+// gone), is silent for 30 s, or the agent is killed. Directories whose lock is free are swept.
 
 #include <concepts>
 #include <cstdint>

@@ -23,8 +23,8 @@ struct RelayOptions {
 /// The socket of a session in RunDirectory.
 std::string socket_name(const std::string& id);
 
-/// The relay of a session, in a process of its own; returns at the session's end. `ready` is told
-/// once, when all agents have answered or one has failed.
+/// The relay of a session, in a process of its own; returns at the session's end. `ready` gets an
+/// answer once, when all agents have answered or one has failed.
 int run_relay(const RelayOptions& options, int ready);
 
 }  // namespace heddle::launch

@@ -214,7 +214,7 @@ std::string group_name(const Matrix& m, const std::vector<std::size_t>& group) {
   return group.size() == 1 ? name : fmt::format("{} and {} alike", name, group.size() - 1);
 }
 
-/// Draws the tree as a tree of directories. A joint shows its height, and stands at one of ten
+/// Draws the tree as a tree of directories. A joint shows its height, and is at one of ten
 /// steps of the greatest height: joints of one step are one, so the tree is ten levels deep at
 /// most.
 class TreeDrawing {

@@ -43,7 +43,7 @@ bool replace(std::string& name, std::size_t at, std::size_t length, const char* 
   return true;
 }
 
-// The rules. Each changes one component of a path and returns true, or leaves it. In doubt they
+// The rules. Each changes one component of a path and returns true, or leaves it. If uncertain they
 // leave it: a difference too many is visible, a hidden one is not.
 
 /// `libx.so.1.2.3` -> `libx.so.1`. Only versions may follow `.so.`: not `a.so.bak`, `libx.so.1.gz`.

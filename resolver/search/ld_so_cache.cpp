@@ -319,7 +319,7 @@ std::string write_ld_so_cache(const LdSoCache& old, const std::vector<CacheLine>
   const auto extension_at = (kNewHeader + out.size() + 3) & ~std::size_t{3};
   const auto at = static_cast<std::uint32_t>(hwcaps.empty() ? 0 : extension_at);
   if (!hwcaps.empty()) {
-    Encoder extension;  // one section, its flags 0, and where its data stands: behind this
+    Encoder extension;  // one section, its flags 0, and where its data is: behind this
     extension(kExtensionMagic, std::uint32_t{1}, kHwcapsTag, std::uint32_t{0}, at + 24,
               static_cast<std::uint32_t>(4 * hwcaps.size()));
     for (const auto name : hwcaps) extension(name);

@@ -267,7 +267,7 @@ int run_build(const Command& command) {
     throw Error::with_code(error.code(), "", error.message(), "",
                            error.code() == EINVAL ? "name a regular file" : "");
   }
-  // Before the libraries: a directory that cannot be a tree is told at once.
+  // Before the libraries: a directory that cannot be a tree is reported at once.
   auto trees = read_trees_of(command);
   AppInputs inputs;
   for (const auto& app : command.apps) value_or_throw(add_app(inputs, app));

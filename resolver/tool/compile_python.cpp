@@ -52,9 +52,10 @@ struct Source {
   std::int64_t mtime_ns = 0;
 };
 
-/// The map's own interpreter; empty: none that may be run. Whoever may change it, or what it reads
-/// even when it is isolated (pyvenv.cfg, its library), would run programs as the packer: so none of
-/// the directories on the way to its file without links may be another user's, nor its library.
+/// The map's own interpreter; empty: none that may be run. A user who may change it, or what it
+/// reads even when it is isolated (pyvenv.cfg, its library), would run programs as the packer: so
+/// none of the directories on the way to its file without links may be another user's, nor its
+/// library.
 std::string interpreter_of(const MapContent& content) {
   const auto is_python = [](const std::string& path) {
     return path.substr(path.rfind('/') + 1).starts_with("python");

@@ -18,7 +18,7 @@
 namespace heddle {
 
 /// Reads one directory tree. Every name is reached from its directory's descriptor without
-/// following a link, so that nobody who renames things meanwhile leads out of the tree. Each
+/// following a link, so that no rename meanwhile leads out of the tree. Each
 /// directory is as it was at one moment: one that changes while it is read is read again.
 class TreeReader {
  public:
