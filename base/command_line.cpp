@@ -55,7 +55,7 @@ std::string full_name(const CLI::App& app) {
   return chosen.empty() ? app.get_name() : app.get_name() + " " + full_name(*chosen.front());
 }
 
-/// Reports an unknown word before a missing one, since the unknown word mostly stands in its place;
+/// Reports an unknown word before a missing one, since the unknown word is mostly in its place;
 /// CLI11 does the opposite.
 int parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());

@@ -2,7 +2,7 @@
 #pragma once
 
 // Programs that are run for what they print. Each has a time limit: a program of the machine may
-// wait for ever for a server, and so would heddle.
+// wait without end for a server, and so would heddle.
 
 #include <chrono>
 #include <cstdint>

@@ -67,7 +67,7 @@ ColdProgram mpi_program(const std::string& directory, std::size_t libraries) {
   for (std::size_t i = 0; i < libraries; ++i)
     argv.insert(argv.end(), {farm.libraries[i], "-Wl,-rpath," + farm.directories[i]});
   test::run_checked(argv);
-  // Open MPI refuses root, and more ranks than cores, unless told otherwise.
+  // Open MPI refuses root, and more ranks than cores, unless variables allow it.
   return {title,
           directory,
           {{"mpirun.openmpi", "--oversubscribe", "-n", "2", directory + "/hello"},

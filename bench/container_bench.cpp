@@ -204,7 +204,7 @@ class Bench {
   unsigned count_ = 0;
 };
 
-/// fs-mount --node, as long as it stands.
+/// fs-mount --node, as long as it is mounted.
 class NodeService {
  public:
   NodeService(const std::string& stage, const std::string& directory)

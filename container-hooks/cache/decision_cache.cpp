@@ -99,7 +99,7 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
   return fail(Error({}, words.empty() ? "fs-resolve: failed without a message" : words));
 }
 
-/// Removes temporary directories of hooks that were killed. In a sticky `parent` nobody else can
+/// Removes temporary directories of hooks that were killed. In a sticky `parent` no other user can
 /// exchange this user's.
 void remove_old_scratch(const std::string& parent) {
   std::error_code gone;

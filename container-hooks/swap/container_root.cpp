@@ -97,7 +97,7 @@ class Root {
     auto there = find_in_root(fd_.get(), path, 0);
     if (there || there.error().code() != ENOENT) return there;
     auto made = make_place(rootfs_, path, is_directory);
-    // In a user namespace nobody may write to directories of users who are not in it.
+    // In a user namespace no user may write to directories of users who are not in it.
     if (!made && made.error().code() == EACCES) {
       TRY(loosen(path));
       made = make_place(rootfs_, path, is_directory);
