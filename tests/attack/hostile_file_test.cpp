@@ -361,7 +361,7 @@ TEST_F(HostileImage, costly_python_modules_are_bounded) {
   EXPECT_THAT(decide(), HasSubstr("more files than fs-resolve searches"));
 }
 
-/// A container would get the files of whoever mounted them.
+/// A container would get the files of the user who mounted them.
 TEST_F(HostileImage, mount_of_another_user_is_not_the_maps) {
   HEDDLE_STAGED(fs_mount, "fs-mount");
   ASSERT_EQ(run(resolving({}, "/app", dir_ / "host"), options()).status, 0) << last_.err;

@@ -348,7 +348,7 @@ TEST_F(HostileClient, hanging_directory_blocks_only_its_own_requests) {
   run_checked({"mkdir", "-p", hung});
   const auto options =
       "fd=" + std::to_string(device.get()) + ",rootmode=40000,user_id=0,group_id=0,allow_other";
-  // Nobody serves the device, so every access hangs.
+  // No process serves the device, so every access hangs.
   if (!device || ::mount("hung", hung.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0)
     HEDDLE_SKIP("needs the right to mount FUSE");
   struct Unmount {
@@ -416,7 +416,7 @@ TEST_F(HostileClient, slow_checks_over_many_connections_leave_a_judge_to_others)
 class HostileRegistry : public Registry {
  protected:
   /// A second server, which logs requests and asks for credentials; with TLS under a certificate
-  /// that nobody signed.
+  /// that no key has signed.
   void start_storage(bool tls = false) {
     storage_port_ = free_port();
     if (tls) make_certificate("127.0.0.1", dir_ / "key", dir_ / "cert");
@@ -534,7 +534,7 @@ TEST_F(HostileRegistry, insecure_registry_names_a_realm_whose_certificate_is_che
   EXPECT_EQ(logged_requests(), "");
 }
 
-/// Somebody on the way can end a connection, and then read what comes without TLS.
+/// A host on the way can end a connection, and then read what comes without TLS.
 TEST_F(HostileRegistry, lost_connection_of_an_insecure_registry_sends_no_password_in_clear) {
   be_insecure();
   have_password();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Attacks by the owner of a directory tree that root's map has and root's fs-mount serves: he may
-// change the tree at any time. The secret has the size and time of the files that it stands in for.
+// Attacks by the owner of a directory tree that root's map has and root's fs-mount serves: this
+// user may change the tree at any time. The secret has the size and time of the files that it
+// stands in for.
 
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
@@ -45,7 +46,7 @@ class TreeOwner : public ::testing::Test {
     EXPECT_EQ(::chown(path.c_str(), owner, owner), 0);
   }
   std::string served(const std::string& name) const { return *mount_ / (".t/0/" + name); }
-  /// Whether the file of the tree is refused, for ever, when `attack` has been made on it.
+  /// Whether the file of the tree is refused, then and later, when `attack` has been made on it.
   void expect_refused(const std::string& name,
                       const std::function<void(const std::string&)>& attack) {
     SCOPED_TRACE(name);
@@ -63,7 +64,7 @@ class TreeOwner : public ::testing::Test {
 TEST_F(TreeOwner, file_replaced_by_something_else_is_never_opened) {
   expect_refused("a/f0",
                  [](const std::string& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0644), 0); });
-  // Nobody has it open for reading.
+  // No process has it open for reading.
   EXPECT_EQ(::open((dir_ / "tree/a/f0").c_str(), O_WRONLY | O_NONBLOCK), -1);
   EXPECT_EQ(errno, ENXIO);
   expect_refused("a/f1", [](const std::string& path) {

@@ -202,7 +202,7 @@ TEST_F(Bundle, of_a_later_version_says_so) {
   EXPECT_THAT(read.error().message(), HasSubstr("version 2, this program reads 1"));
 }
 
-/// An index with the right hash, made by somebody else.
+/// An index with the right hash, made by another user.
 std::string forged(const BundleIndex& index, const std::string& map, const std::string& frames) {
   Encoder coder;
   coder(index, map);
@@ -251,7 +251,7 @@ TEST_F(Bundle, a_frame_that_is_no_zstd_or_of_another_length_is_an_error) {
   for (const std::string& stored :
        {std::string("no zstd"), bytes_.substr(index.frames[0].offset, index.frames[0].size)}) {
     index.frames[1].size = static_cast<std::uint32_t>(stored.size());
-    index.frames[1].hash = hash_bytes(stored);  // also whoever forges the hash
+    index.frames[1].hash = hash_bytes(stored);  // the hash is forged too
     std::string piece(index.frame_length(1), '\0');
     EXPECT_FALSE(decode_frame(index.frames[1], stored, piece));
   }

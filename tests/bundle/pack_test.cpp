@@ -80,7 +80,7 @@ TEST_F(Pack, takes_everything_and_verifies_it) {
   EXPECT_EQ(checked.status, 0) << checked.err;
   EXPECT_THAT(checked.out, HasSubstr("3 of 3 frames are as they were packed"));
   EXPECT_THAT(run({resolve_, "show", bundle_}).out, HasSubstr("libx.so.1"));
-  // A bundle is a map to whoever packs again.
+  // A bundle is packed again as a map is.
   EXPECT_EQ(run({resolve_, "pack", bundle_, "-o", dir_ / "again"}).status, 0);
   EXPECT_EQ(value_or_throw(read_file(dir_ / "again")), value_or_throw(read_file(bundle_)));
 }

@@ -377,7 +377,7 @@ TEST_F(Registry, client_reaches_an_insecure_registry_of_registries_conf) {
   EXPECT_EQ(go({check_, "oci:hub.example/t/xz:v1"}).out, "compatible\n");
   entry("location = '" + host + "'\nblocked = true\n");
   expect_failure(push_there(), "registries.conf blocks " + host);
-  // With TLS and a certificate that nobody signed.
+  // With TLS and a certificate that no authority signed.
   stop();
   make_certificate("127.0.0.9", dir_ / "key", dir_ / "cert");
   start("", "  tls:\n    certificate: " + (dir_ / "cert") + "\n    key: " + (dir_ / "key") + "\n");

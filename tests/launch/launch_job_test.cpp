@@ -189,7 +189,7 @@ TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {
   RecordProperty("report", odd.err);
   (void)cluster_->on(2, "rm /tmp/full");
 
-  // As seen by whoever is no root.
+  // As seen by a plain user.
   fs::permissions(dir_.path(), fs::perms(0755));
   fs::create_directory(dir_ / "home");
   run_checked({"chown", "65534:65534", dir_ / "home"});
@@ -199,7 +199,7 @@ TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {
   EXPECT_EQ(user.out, "65534\n65534\n65534\n65534\n65534\n65534\n65534\n65534\n") << user.err;
   EXPECT_THAT(user.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
 
-  // n4: another CPU, as far as ld.so and the resolver are told.
+  // n4: another CPU, as ld.so and the resolver see it.
   for (const auto& [directory, value] :
        {std::pair{"lib/glibc-hwcaps/x86-64-v3", "3"}, {"lib", "1"}}) {
     fs::create_directories(dir_ / directory);

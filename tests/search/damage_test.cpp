@@ -86,7 +86,7 @@ TEST_F(Damage, truncated_library_resolves_as_in_ld_so) {
 TEST_F(Damage, fifo_in_place_of_a_library_does_not_hang) {
   const auto path = dir / "one/liba.so";
   write_text_file(dir / "one/other", "");
-  ASSERT_EQ(::mkfifo(path.c_str(), 0666), 0);  // ld.so would wait for a writer for ever
+  ASSERT_EQ(::mkfifo(path.c_str(), 0666), 0);  // ld.so would wait for a writer without end
   EXPECT_EQ(ours().missing.size(), 1U);
 }
 
