@@ -211,7 +211,7 @@ class Entry {
     auto decision = text ? parse_decision(*text, stem_) : Result<Decision>(fail(text.error()));
     if (!decision || (!question_.stale_map.empty() && decision->map_id == question_.stale_map) ||
         (decision->outcome == Outcome::incompatible && file_stamp(status) == asked_) ||
-        decision->contents != hash_bytes(contents_.of(decision->image_files)).hex()) {
+        decision->contents != hash_bytes(contents_.of(image_files(*decision))).hex()) {
       rejected_ = file_stamp(status);
       return std::nullopt;
     }
@@ -226,12 +226,9 @@ class Entry {
     const auto answer = TRY(ask_fs_resolve(question_, directory_, made));
     Decided out;
     out.decision = TRY(parse_decision(answer, stem_ + ".json"));
-    out.decision.contents = hash_bytes(contents_.of(out.decision.image_files)).hex();
+    out.decision.contents = hash_bytes(contents_.of(image_files(out.decision))).hex();
     if (out.decision.outcome == Outcome::swap) TRY(keep_map(out, made));
-    Json document = TRY(parse_json(answer, stem_ + ".json"));
-    document["image_contents"] = out.decision.contents;
-    document["map_id"] = out.decision.map_id;
-    TRY(write_file(stem_ + ".json", to_text(document, 2) + "\n"));
+    TRY(write_file(stem_ + ".json", to_json(out.decision)));
     return out;
   }
 

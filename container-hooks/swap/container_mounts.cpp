@@ -83,17 +83,17 @@ Result<ContainerMounts::Target> ContainerMounts::vet(const Fd& target, const std
 }
 
 Result<void> ContainerMounts::check(const Decision& decision) {
-  const auto check_all = [&](const auto& binds, Kind kind) -> Result<void> {
-    for (const auto& bind : binds) {
-      note_step("looking for the image's", bind.target);
-      const auto target = TRY(find_in_root(root_.get(), bind.target, 0));
-      const auto found = TRY(vet(target, bind.target, kind));
-      checked_.emplace(bind.target, found.id);
-    }
+  const auto check_one = [&](const std::string& path, Kind kind) -> Result<void> {
+    note_step("looking for the image's", path);
+    const auto target = TRY(find_in_root(root_.get(), path, 0));
+    const auto found = TRY(vet(target, path, kind));
+    checked_.emplace(path, found.id);
     return {};
   };
-  TRY(check_all(decision.binds, Kind::file));
-  return check_all(decision.directories, Kind::directory);
+  for (const auto& bind : decision.binds) TRY(check_one(bind.target, Kind::file));
+  for (const auto& bind : decision.directories)
+    if (bind.exists) TRY(check_one(bind.target, Kind::directory));
+  return {};
 }
 
 Result<Fd> ContainerMounts::make_directory(const std::string& path) {
@@ -158,17 +158,17 @@ void ContainerMounts::keep(Fd placed) {
   placed_.push_back(std::move(placed));
 }
 
-Result<void> ContainerMounts::place(const Bind& bind, Kind kind) {
-  note_step("mounting over the image's", bind.target);
-  auto tree = TRY(clone_mount(overlay_.get(), bind.source));
-  auto target = TRY(find_in_root(root_.get(), bind.target, 0));
-  const auto found = TRY(vet(target, bind.target, kind));
+Result<void> ContainerMounts::place(const std::string& source, const std::string& path, Kind kind) {
+  note_step("mounting over the image's", path);
+  auto tree = TRY(clone_mount(overlay_.get(), source));
+  auto target = TRY(find_in_root(root_.get(), path, 0));
+  const auto found = TRY(vet(target, path, kind));
   // Below a directory that was bound meanwhile, the target is a file of the host.
-  const auto checked = checked_.find(bind.target);
+  const auto checked = checked_.find(path);
   const bool is_same = checked != checked_.end() && checked->second == found.id;
   if (!is_same && !own_mounts_.contains(found.mount))
-    return fail(bind.target, "cannot mount over it in the container", "it was replaced meanwhile");
-  TRY(attach_mount(tree.get(), target.get(), bind.target));
+    return fail(path, "cannot mount over it in the container", "it was replaced meanwhile");
+  TRY(attach_mount(tree.get(), target.get(), path));
   keep(std::move(tree));
   return {};
 }
@@ -177,8 +177,9 @@ Result<void> ContainerMounts::bind(const Decision& decision) {
   note_step("reading", decision.mount_point);
   list_once(overlay_);
   // Directories first: files may be bound below them.
-  for (const auto& bind : decision.directories) TRY(place(bind, Kind::directory));
-  for (const auto& bind : decision.binds) TRY(place(bind, Kind::file));
+  for (const auto& bind : decision.directories)
+    if (bind.exists) TRY(place(bind.source, bind.target, Kind::directory));
+  for (const auto& bind : decision.binds) TRY(place(bind.source, bind.target, Kind::file));
   return {};
 }
 

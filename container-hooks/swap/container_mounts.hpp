@@ -46,7 +46,7 @@ class ContainerMounts {
   Result<Target> vet(const Fd& target, const std::string& path, Kind kind);
   Result<bool> is_shared(int mount);
   Result<Fd> make_directory(const std::string& path);
-  Result<void> place(const Bind& bind, Kind kind);
+  Result<void> place(const std::string& source, const std::string& path, Kind kind);
   void keep(Fd placed);
 
   Fd root_;

@@ -150,7 +150,7 @@ class HookedStart {
     const auto users = decision.loads_mpi || decision.programs.empty()
                            ? ""
                            : ", for the programs that " + decision.programs[0] + " starts";
-    log_.note("swapped: " + decision.host_mpi + users +
+    log_.note("swapped: " + host_mpi(decision) + users +
               (swapped.by_node ? ", by the node's mount" : ""));
     return {};
   }
@@ -162,11 +162,12 @@ class HookedStart {
       return variable_of(config, variable.first) == variable.second;
     };
     const auto& wanted = decision.environment;
-    if (decision.unreachable.empty()) return;
     if (!wanted.empty() && std::all_of(wanted.begin(), wanted.end(), is_set)) return;
     std::string line;
-    for (const auto& directory : decision.unreachable)
-      line += (line.empty() ? "the image lacks the directory " : ", ") + directory;
+    for (const auto& directory : decision.directories)
+      if (!directory.exists)
+        line += (line.empty() ? "the image lacks the directory " : ", ") + directory.target;
+    if (line.empty()) return;
     line += ": the host's MPI does not find its files there";
     std::string remedy;
     for (const auto& [name, value] : wanted) remedy += " " + name + "=" + value;

@@ -74,7 +74,7 @@ int print_finding(const Finding& finding, const std::vector<MappedLibrary>& libr
                   const Decision& decision, Json about, bool json) {
   if (json) {
     about["swapped"] = finding.swapped;
-    about["mpi"] = to_json_text(decision.host_mpi);
+    about["mpi"] = to_json_text(host_mpi(decision));
     Json list = Json::array();
     for (const auto& library : libraries)
       list.push_back({{"path", to_json_text(library.path)},
@@ -86,7 +86,7 @@ int print_finding(const Finding& finding, const std::vector<MappedLibrary>& libr
     std::puts(to_text(about, 2).c_str());
   } else {
     for (const auto& line : finding.lines) std::puts(escape_for_terminal(line).c_str());
-    std::puts(finding.swapped ? ("swapped: " + decision.host_mpi).c_str() : "NOT swapped");
+    std::puts(finding.swapped ? ("swapped: " + host_mpi(decision)).c_str() : "NOT swapped");
   }
   return finding.swapped ? exit_done : exit_no;
 }
@@ -317,17 +317,16 @@ Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
   bool all_right = true;
   for (const auto& library : libraries) {
     const auto name = base_name(library.path);
-    const auto verdict =
-        std::find_if(decision.verdicts.begin(), decision.verdicts.end(),
-                     [&](const Verdict& entry) { return goes_by(library, entry.soname); });
+    const auto choice = std::ranges::find_if(
+        decision.choices, [&](const auto& entry) { return goes_by(library, entry.soname); });
     std::string line = (library.from_host ? "host       " : "container  ") + library.path;
-    if (verdict != decision.verdicts.end() && verdict->from_host && !library.from_host) {
+    if (choice != decision.choices.end() && choice->taken == Side::host && !library.from_host) {
       all_right = false;
-      line += "  NOT swapped: the decision takes the host's (" + verdict->why + ")";
+      line += "  NOT swapped: the decision takes the host's (" + choice->why + ")";
     }
     if (is_mpi(name)) {
       any_mpi = true;
-      if (!library.from_host && verdict == decision.verdicts.end()) {
+      if (!library.from_host && choice == decision.choices.end()) {
         all_right = false;
         line += "  NOT swapped: the map does not have this name";
       }
@@ -399,16 +398,17 @@ Result<int> verify_image(ImageToVerify image, bool json) {
       TRY(swap_container({image.hook, sandbox.pid(), config, wanted}, [](const std::string&) {}));
   server.swap(swapped.server);
   const auto& decision = swapped.decision;
+  const bool is_swap = decision.outcome == Outcome::swap;
   auto program = image.program;
-  if (!decision.programs.empty())
+  if (is_swap && !decision.programs.empty())
     program = decision.programs.front();
   else if (program.empty() && !config.args.empty())
     program = config.args[0];
   Json about{{"version", 1},
              {"rootfs", to_json_text(config.rootfs)},
              {"program", to_json_text(program)},
-             {"mount_point", to_json_text(decision.mount_point)}};
-  if (decision.outcome != Outcome::swap) {
+             {"mount_point", is_swap ? to_json_text(decision.mount_point) : ""}};
+  if (!is_swap) {
     Finding finding;
     finding.lines.push_back(
         (decision.outcome == Outcome::nothing ? "nothing to swap: " : "must not start: ") +

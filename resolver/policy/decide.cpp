@@ -17,6 +17,10 @@
 namespace heddle::policy {
 namespace {
 
+MpiSide side_of(const MpiIdentity& identity, const std::string& soname, const std::string& path) {
+  return {identity.family, identity.version, identity.abi, soname, path};
+}
+
 /// "MPICH 4.0.2".
 std::string describe(const MpiIdentity& identity) {
   return mpi_family_title(identity.family) +
@@ -172,7 +176,7 @@ class Decider {
     if (stack_.empty() || options_.installs.empty()) return {};
     match_mpi();
     if (library_)
-      out_.container_mpi = MpiSide{library_->identity, {library_->soname, library_->path}};
+      out_.container_mpi = side_of(library_->identity, library_->soname, library_->path);
     if (install_ == nullptr) {
       std::string host;
       for (const auto& install : options_.installs)
@@ -192,7 +196,7 @@ class Decider {
                                 ") too: programs that use it run on it as before; name the program "
                                 "that is to be swapped");
     stack_.keep(install_->identity.abi);
-    out_.mpi = MpiSide{install_->identity, install_->library};
+    out_.mpi = side_of(install_->identity, install_->library.soname, install_->library.path);
     const auto elf = host_.world().facts(install_->library.path);
     if (!elf) return refuse(elf.error().message());
     if (elf->elf.machine != inside_.loader().machine ||
@@ -344,7 +348,7 @@ class Decider {
     for (const auto& root : options_.roots) TRY(add(root, "asked for"));
     if (!host_.missing().empty())
       return refuse("the host's MPI is incomplete: " + host_.missing(),
-                    "ldd " + (out_.mpi ? out_.mpi->library.path : std::string("its library")));
+                    "ldd " + (out_.mpi ? out_.mpi->path : std::string("its library")));
     return {};
   }
 

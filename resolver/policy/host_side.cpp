@@ -176,8 +176,8 @@ Result<GlibcChoice> choose_glibc(const GlibcFamily& host, ContainerSide& inside,
                         ") lacks versions that the container's " + soname + " has",
                     "", "use an image whose glibc is at least " + host.version);
     }
-    out.verdicts.push_back({soname, Side::host, file.path, theirs ? theirs->path : "", Rule::glibc,
-                            "glibc goes as a whole: " + reason});
+    out.choices.push_back({soname, Side::host, file.path, theirs ? theirs->path : "", Rule::glibc,
+                           "glibc goes as a whole: " + reason});
   }
   for (const std::string soname : kGlibcSonames) {
     const auto* theirs = inside.find(soname);

@@ -58,7 +58,7 @@ Result<GlibcFamily> read_glibc_family(OsWorld& world);
 struct GlibcChoice {
   Side taken = Side::container;
   std::string why;
-  std::vector<Verdict> verdicts{};
+  std::vector<SonameChoice> choices{};
   std::vector<std::string> warnings{};
 };
 

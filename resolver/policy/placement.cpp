@@ -614,19 +614,18 @@ Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out
     const auto flip = placement.place(glibc);
     if (!flip)
       return fail(
-          "",
-          flip.error().message() + " (host: " +
-              (out.mpi ? out.mpi->identity.family + " " + out.mpi->identity.version + ", " : "") +
-              "glibc " + out.host_glibc + "; container: glibc " + out.container_glibc + ")");
+          "", flip.error().message() +
+                  " (host: " + (out.mpi ? out.mpi->family + " " + out.mpi->version + ", " : "") +
+                  "glibc " + out.host_glibc + "; container: glibc " + out.container_glibc + ")");
     if (*flip && sides.flip_to_host((*flip)->soname, (*flip)->line)) continue;
     out.outcome = Outcome::swap;
     out.glibc = glibc.taken;
     out.glibc_why = glibc.why;
-    out.verdicts = glibc.verdicts;
+    out.choices = glibc.choices;
     for (const auto* pick : sides.picks())
-      out.verdicts.push_back({pick->host.soname, pick->taken, pick->host.path,
-                              pick->container ? pick->container->path : "", pick->rule, pick->why});
-    std::ranges::sort(out.verdicts, {}, &Verdict::soname);
+      out.choices.push_back({pick->host.soname, pick->taken, pick->host.path,
+                             pick->container ? pick->container->path : "", pick->rule, pick->why});
+    std::ranges::sort(out.choices, {}, &SonameChoice::soname);
     for (const auto* list : {&sides.warnings(), &glibc.warnings})
       out.warnings.insert(out.warnings.end(), list->begin(), list->end());
     warn_of_left_behind(facts, sides, out.warnings);

@@ -22,131 +22,44 @@ namespace heddle {
 namespace {
 
 using policy::Decision;
-using policy::Outcome;
-using policy::Side;
 
-constexpr const char* kFormat = "heddle-container";
-constexpr int kVersion = 1;
 const std::string kOwnFile = ".heddle/container.json";
 
-const char* to_text(Side side) { return side == Side::host ? "host" : "container"; }
-
-Json to_json(const std::optional<policy::MpiSide>& mpi, const char* path_key) {
-  if (!mpi) return nullptr;
-  return {{"family", mpi->identity.family},
-          {"version", mpi->identity.version},
-          {"soname", mpi->library.soname},
-          {"abi", mpi->identity.abi},
-          {path_key, mpi->library.path}};
+void print_mpi(const char* side, const std::optional<MpiSide>& mpi) {
+  if (mpi)
+    fmt::print("{} {} {}, {} ({})\n", side, escape_for_terminal(mpi->family),
+               escape_for_terminal(mpi->version), escape_for_terminal(mpi->path),
+               escape_for_terminal(mpi->abi));
 }
 
-std::string container_json(const Decision& decision) {
-  constexpr const char* kOutcomes[] = {"swap", "nothing", "incompatible"};
-  constexpr const char* kRules[] = {"mpi-stack", "only-host", "versions",
-                                    "symbols",   "needs",     "glibc"};
-  Json out = {{"format", kFormat},
-              {"version", kVersion},
-              {"outcome", kOutcomes[static_cast<int>(decision.outcome)]},
-              {"reason", decision.reason},
-              {"hint", decision.hint},
-              {"program", decision.programs},
-              {"mount_point", decision.mount_point},
-              {"mpi", to_json(decision.mpi, "host")},
-              {"container_mpi", to_json(decision.container_mpi, "path")},
-              {"glibc",
-               {{"host", decision.host_glibc},
-                {"container", decision.container_glibc},
-                {"taken", to_text(decision.glibc)},
-                {"why", decision.glibc_why}}},
-              {"interpreter",
-               {{"path", decision.interpreter},
-                {"real_path", decision.interpreter_file},
-                {"taken", to_text(decision.glibc)}}}};
-  const auto add = [&out](const char* key, const auto& list, auto to_row) {
-    Json& rows = out[key] = Json::array();
-    for (const auto& one : list) rows.push_back(to_row(one));
-  };
-  add("binds", decision.binds, [](const auto& bind) {
-    return Json{{"source", bind.source}, {"target", bind.target}, {"why", bind.why}};
-  });
-  add("changed", decision.changed, [](const auto& file) {
-    return Json{{"host", file.library}, {"was", file.was}, {"now", file.now}};
-  });
-  add("directories", decision.directories, [](const auto& directory) {
-    return Json{{"source", directory.source},
-                {"target", directory.target},
-                {"exists", directory.exists},
-                {"why", directory.why}};
-  });
-  out["environment"] = decision.environment;
-  add("verdict", decision.verdicts, [&](const auto& verdict) {
-    return Json{{"soname", verdict.soname},
-                {"taken", to_text(verdict.taken)},
-                {"host", verdict.host},
-                {"container", verdict.container},
-                {"rule", kRules[static_cast<int>(verdict.rule)]},
-                {"why", verdict.why}};
-  });
-  add("loads", decision.loads, [](const auto& load) {
-    return Json{{"soname", load.first}, {"path", load.second}};
-  });
-  out["loads_mpi"] = decision.loads_mpi;
-  out["warnings"] = decision.warnings;
-  out["asked"] = decision.asked;
-  return heddle::to_text(std::move(out));
+void print_swap(const ContainerDecision& decision) {
+  const auto& shown = escape_for_terminal;
+  fmt::print("glibc     the {}'s: {}\n", name_of(decision.glibc), shown(decision.glibc_why));
+  for (const auto& choice : decision.choices)
+    fmt::print("  {:<9} {:<24} {}\n            {}: {}\n", name_of(choice.taken),
+               shown(choice.soname),
+               shown(choice.taken == Side::host ? choice.host : choice.container),
+               name_of(choice.rule), shown(choice.why));
+  fmt::print("mounted at {}\n", shown(decision.mount_point));
+  for (const auto& bind : decision.binds)
+    fmt::print("  {} over {}: {}\n", shown(bind.source), shown(bind.target), shown(bind.why));
+  for (const auto& directory : decision.directories)
+    fmt::print("  {} over {}: {}{}\n", shown(directory.source), shown(directory.target),
+               shown(directory.why), directory.exists ? "" : "; the image has no such directory");
+  for (const auto& file : decision.changed)
+    fmt::print("  {} looks into {}, not {}\n", shown(file.library), shown(file.now),
+               shown(file.was));
+  for (const auto& [variable, setting] : decision.environment)
+    fmt::print("  or {}={}\n", shown(variable), shown(setting));
 }
 
-// The document may be anyone's: at() and get_ref() throw on an unexpected form.
-
-std::string text(const Json& value, const char* key) {
-  return escape_for_terminal(value.at(key).get_ref<const std::string&>());
-}
-
-void print_mpi(const char* side, const Json& mpi, const char* path_key) {
-  if (!mpi.is_null())
-    fmt::print("{} {} {}, {} ({})\n", side, text(mpi, "family"), text(mpi, "version"),
-               text(mpi, path_key), text(mpi, "abi"));
-}
-
-void print_swap(const Json& value) {
-  const auto& glibc = value.at("glibc");
-  fmt::print("glibc     the {}'s: {}\n", text(glibc, "taken"), text(glibc, "why"));
-  for (const auto& verdict : value.at("verdict")) {
-    const auto taken = text(verdict, "taken");
-    fmt::print("  {:<9} {:<24} {}\n            {}: {}\n", taken, text(verdict, "soname"),
-               text(verdict, taken == "host" ? "host" : "container"), text(verdict, "rule"),
-               text(verdict, "why"));
-  }
-  fmt::print("mounted at {}\n", text(value, "mount_point"));
-  for (const auto& bind : value.at("binds"))
-    fmt::print("  {} over {}: {}\n", text(bind, "source"), text(bind, "target"), text(bind, "why"));
-  for (const auto& directory : value.at("directories"))
-    fmt::print("  {} over {}: {}{}\n", text(directory, "source"), text(directory, "target"),
-               text(directory, "why"),
-               directory.at("exists").get<bool>() ? "" : "; the image has no such directory");
-  for (const auto& file : value.at("changed"))
-    fmt::print("  {} looks into {}, not {}\n", text(file, "host"), text(file, "now"),
-               text(file, "was"));
-  for (const auto& [variable, setting] : value.at("environment").items())
-    fmt::print("  or {}={}\n", escape_for_terminal(variable),
-               escape_for_terminal(setting.get_ref<const std::string&>()));
-}
-
-void print_container(const std::string& json, const std::string& name) try {
-  const auto value = Json::parse(json);
-  if (value.at("format") != kFormat) throw Error(name, "is not a decision for a container");
-  if (value.at("version") != kVersion)
-    throw Error(name, "is of another version", "", "rebuild the map with this fs-resolve");
-  const auto outcome = text(value, "outcome");
-  const auto reason = text(value, "reason");
-  fmt::print("{}{}{}\n", outcome, reason.empty() ? "" : ": ", reason);
-  print_mpi("host     ", value.at("mpi"), "host");
-  print_mpi("container", value.at("container_mpi"), "path");
-  if (outcome == "swap") print_swap(value);
-  for (const auto& line : value.at("warnings"))
-    fmt::print("warning: {}\n", escape_for_terminal(line.get_ref<const std::string&>()));
-} catch (const Json::exception& error) {
-  throw Error(name, "is not a decision for a container", error.what());
+void print_container(const ContainerDecision& decision) {
+  const auto reason = escape_for_terminal(decision.reason);
+  fmt::print("{}{}{}\n", name_of(decision.outcome), reason.empty() ? "" : ": ", reason);
+  print_mpi("host     ", decision.mpi);
+  print_mpi("container", decision.container_mpi);
+  if (decision.outcome == Outcome::swap) print_swap(decision);
+  for (const auto& line : decision.warnings) fmt::print("warning: {}\n", escape_for_terminal(line));
 }
 
 /// The options by which a container engine makes a decision's mounts.
@@ -161,8 +74,8 @@ constexpr Engine kEngines[] = {{"podman", "--volume=", ":ro", "--env="},
                                {"ch-run", "--bind=", "", "--set-env="}};
 
 /// An option a line, for a shell to split. `mount`: of the map, on this host.
-std::string binds_text(const std::string& json, const std::string& name, const std::string& engine,
-                       const std::string& mount) try {
+std::string binds_text(const ContainerDecision& decision, const std::string& engine,
+                       const std::string& mount) {
   const auto& options = *std::ranges::find(kEngines, engine, &Engine::name);
   const auto check = [&](const std::string& word) {
     if (word.find_first_of(" \t\n\r:,*?[\\'\"") != word.npos)
@@ -174,21 +87,18 @@ std::string binds_text(const std::string& json, const std::string& name, const s
     out +=
         fmt::format("{}{}:{}{}\n", options.bind, check(source), check(target), options.read_only);
   };
-  const auto value = Json::parse(json);
-  bind(mount, value.at("mount_point"));
+  bind(mount, decision.mount_point);
   bool lacks_directory = false;
-  for (const char* list : {"directories", "binds"})
-    for (const auto& one : value.at(list))
-      if (one.value("exists", true))
-        bind(mount + "/" + std::string(one.at("source")), one.at("target"));
-      else
-        lacks_directory = true;
+  for (const auto& one : decision.directories)
+    if (one.exists)
+      bind(mount + "/" + one.source, one.target);
+    else
+      lacks_directory = true;
+  for (const auto& one : decision.binds) bind(mount + "/" + one.source, one.target);
   if (lacks_directory)
-    for (const auto& [variable, setting] : value.at("environment").items())
+    for (const auto& [variable, setting] : decision.environment)
       out += fmt::format("{}{}={}\n", options.variable, variable, check(setting));
   return out;
-} catch (const Json::exception& error) {
-  throw Error(name, "is not a decision for a container", error.what());
 }
 
 /// Where the map with this decision is mounted. Another user's mount may show any files, and never
@@ -275,13 +185,13 @@ int run_container(const Command& command) {
   for (auto& path : inside.asked()) asked.push_back(std::move(path));
   std::ranges::sort(asked);
   asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
-  const auto json = container_json(decision);
+  const auto json = to_json(decision);
   if (decision.outcome == Outcome::swap)
     value_or_throw(write_map(value_or_throw(make_map(host, decision, json)), command.map));
   if (command.json)
     fmt::print("{}", json);
   else
-    print_container(json, command.into);
+    print_container(decision);
   if (decision.outcome != Outcome::incompatible) return exit_done;
   report(Error(command.into, "incompatible", decision.reason, decision.hint));
   return exit_no;
@@ -302,14 +212,17 @@ int run_explain(const Command& command) {
       return exit_no;
     }
   }
+  if (command.json && command.engine.empty()) {
+    fmt::print("{}", json);
+    return exit_done;
+  }
+  const auto decision = value_or_throw(parse_container_decision(json, command.map));
   if (!command.engine.empty())
-    fmt::print("{}", binds_text(json, command.map, command.engine,
+    fmt::print("{}", binds_text(decision, command.engine,
                                 is_mount ? std::filesystem::canonical(command.map).string()
                                          : find_mount(json, command.map)));
-  else if (command.json)
-    fmt::print("{}", json);
   else
-    print_container(json, command.map);
+    print_container(decision);
   return exit_done;
 }
 

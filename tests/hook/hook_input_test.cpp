@@ -139,6 +139,36 @@ TEST_F(HookInput, damaged_decision_is_refused) {
     EXPECT_FALSE(parse_decision(text.substr(0, size), "x"));
 }
 
+TEST(ContainerDecision, is_read_as_it_was_written_and_only_with_values_of_the_right_kind) {
+  heddle::ContainerDecision made;
+  made.outcome = heddle::Outcome::swap;
+  made.programs = {"/app/solver"};
+  made.mount_point = "/dev/heddle";
+  made.mpi =
+      made.container_mpi = {{"mpich", "4.0.2", "mpich-12", "libmpi.so.12", "/lib/libmpi.so"}};
+  made.glibc = heddle::Side::host;
+  made.binds = {{"libmpi.so.12", "/usr/lib/libmpi.so.12", "part of MPI"}};
+  made.changed = {{"/lib/libmpi.so", "/etc", "/dev/heddle"}};
+  made.directories = {{"plugins", "/usr/lib/plugins", true, "its plugins"}};
+  made.environment = {{"NAME", "/dev/heddle/plugins"}};
+  made.choices = {{"libmpi.so.12", heddle::Side::host, "/a", "/b", heddle::Rule::mpi_stack, "MPI"}};
+  made.loads = {{"libmpi.so.12", "/dev/heddle/libmpi.so.12"}};
+  made.warnings = {"one"};
+  made.asked = {"/usr/lib/"};
+  made.contents = made.map_id = "12ab";
+  const auto text = heddle::to_json(made);
+  const auto again = parse_decision(text, "x");
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(heddle::to_json(*again), text);
+  const auto json = Json::parse(text);
+  const auto values = json.flatten();
+  for (const auto& [place, value] : values.items()) {
+    auto bad = json;
+    bad[Json::json_pointer(place)] = value.is_string() ? Json(7) : Json("seven");
+    EXPECT_FALSE(parse_decision(bad.dump(), "x")) << place;
+  }
+}
+
 TEST_F(HookInput, installed_hook_file_follows_oci_hooks_5) {
   Strings install{"install", "--dir", dir_ / "a/hooks.d", "--cache", "/c", "--log", dir_ / "l/x"};
   const auto unsaid = edit(install);
