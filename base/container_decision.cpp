@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/bounded_json.hpp"
 #include "base/escape.hpp"
 
 namespace heddle {
@@ -221,6 +222,7 @@ Result<ContainerDecision> parse_container_decision(const std::string& text,
   const auto refuse = [&](const std::string& why, const char* hint = "") {
     return fail(name, "is no decision for a container", why, hint);
   };
+  if (const char* why = beyond({}, text)) return refuse(why);
   const auto json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return refuse("not a JSON object");
   if (json.value("format", Json()) != kFormat) return refuse("it has another format");

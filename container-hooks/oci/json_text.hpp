@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.hpp"
 #include "base/result.hpp"
 
 namespace heddle::hook {
@@ -18,6 +19,7 @@ using Json = nlohmann::ordered_json;
 /// an image: the accessors below return an empty value for a member that is absent or of another
 /// type.
 inline Result<Json> parse_json(std::string_view text, const std::string& name) {
+  if (const char* why = beyond({}, text)) return fail(name, "cannot read", why);
   auto value = Json::parse(text, nullptr, false);
   if (value.is_discarded()) return fail(name, "cannot read", "not JSON");
   if (!value.is_object()) return fail(name, "cannot read", "not a JSON object");

@@ -115,6 +115,19 @@ TEST_F(HookInput, annotations_count_only_below_allowed_directories) {
   }
 }
 
+/// An ordered object compares each new key with all before.
+TEST_F(HookInput, documents_of_any_shape_cost_little_time) {
+  Json many;
+  for (int i = 0; i < 200'000; ++i) many[std::to_string(i)] = 0;
+  const auto deep = "{\"a\":" + std::string(1'000'000, '[');
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& text : {many.dump(), deep}) {
+    expect_refused(text, "cannot read");
+    EXPECT_FALSE(parse_decision(text, "x"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+}
+
 TEST_F(HookInput, damaged_decision_is_refused) {
   const Json good = {{"format", "heddle-container"},
                      {"version", 1},
