@@ -87,6 +87,35 @@ static void call(const char* name) {
   }
 }
 
+/* An inherited connection to heddle: it must be good for nothing but its end. */
+static void talk(int fd) {
+  struct timeval limit = {.tv_usec = 200000};
+  int places[3] = {open("/proc/self/ns/mnt", O_PATH), open("/proc/self/ns/user", O_PATH),
+                   open("/", O_PATH)};
+  static const char* const words[] = {"enter", "go", "h", "\1", ""};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  for (int i = 0; i < 5; ++i) {
+    union { char bytes[CMSG_SPACE(sizeof places)]; struct cmsghdr align; } space = {0};
+    struct iovec part = {(void*)words[i], strlen(words[i])};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space.bytes,
+                             .msg_controllen = sizeof space.bytes};
+    struct cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof places);
+    memcpy(CMSG_DATA(header), places, sizeof places);
+    sendmsg(fd, &message, MSG_NOSIGNAL);
+    if (recv(fd, text, sizeof text, 0) > 0) printf("REACHED an answer to %s\n", words[i]);
+  }
+}
+
+static int visit(const char* path, const struct stat* status, int flag, struct FTW* level) {
+  (void)flag, (void)level;
+  if (!strcmp(path, "/proc") || !strcmp(path, "/sys")) return FTW_SKIP_SUBTREE;
+  if (S_ISSOCK(status->st_mode)) call(path);
+  return FTW_CONTINUE;
+}
+
 static int odd(const char* path, const struct stat* status, int flag, struct FTW* level) {
   (void)flag, (void)level;
   if (!S_ISREG(status->st_mode) && !S_ISDIR(status->st_mode) && !S_ISLNK(status->st_mode))
@@ -94,38 +123,62 @@ static int odd(const char* path, const struct stat* status, int flag, struct FTW
   return 0;
 }
 
-/* intruder WORLD: attacks heddle's processes that have WORLD in their arguments. */
+/* intruder WORLD [KEPT]: attacks heddle's processes that have WORLD in their arguments. KEPT: the number
+   of descriptors that it may inherit; processes of its mount namespace are no way out then. */
 int main(int argc, char** argv) {
-  int seen = 0;
-  (void)argc;
-  for (int fd = 3; fd < 1024; ++fd)
-    if (fcntl(fd, F_GETFD) >= 0) printf("REACHED inherited descriptor %d\n", fd);
+  int seen = 0, sockets = 0, kept = argc > 2 ? atoi(argv[2]) : -1;
+  char here[64] = "", there[64] = "";
+  readlink("/proc/self/ns/mnt", here, sizeof here - 1);
+  for (int fd = 3; fd < 1024; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) continue;
+    int type = 0;
+    socklen_t size = sizeof type;
+    if (kept-- <= 0)
+      printf("REACHED inherited descriptor %d\n", fd);
+    else if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET)
+      talk(fd);
+  }
   DIR* list = opendir("/proc");
   for (struct dirent* entry; list && (entry = readdir(list));) {
     char path[300];
     if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
     snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
     const char* words = get(path);
-    if (strncmp(words, "fs-", 3) || !strstr(words, argv[1])) continue;
+    if ((argc == 2 && strncmp(words, "fs-", 3)) || !strstr(words, argv[1])) continue;
+    snprintf(path, sizeof path, "/proc/%s/ns/mnt", entry->d_name);
+    memset(there, 0, sizeof there);
+    if (argc > 2 && readlink(path, there, sizeof there - 1) > 0 && !strcmp(here, there)) continue;
     ++seen;
     look_at(entry->d_name);
   }
   char* known = strdup(get("/etc/known-sockets"));
   char* lines = strdup(get("/proc/net/unix"));
+  static const char* const places[] = {"/run/heddle", "/tmp/heddle-0", "/tmp/heddle-1500",
+                                       "/proc/1/root/run/heddle"};
   for (char* line = strtok(lines, "\n"); line; line = strtok(NULL, "\n")) {
     const char* name = strpbrk(line, "@/");
-    if (name && strstr(name, "heddle") && !strstr(known, name)) call(name);
+    if (!name || strstr(known, name)) continue;
+    /* Sockets are bound by the descriptor of their directory. */
+    const char* base = strncmp(name, "/proc/self/fd/", 14) ? NULL : strrchr(name, '/');
+    sockets += base != NULL;
+    for (int i = 0; base && i < 4; ++i) {
+      char path[300];
+      snprintf(path, sizeof path, "%s%s", places[i], base);
+      call(path);
+    }
+    if (strstr(name, "heddle")) call(name);
   }
+  nftw("/", visit, 32, FTW_PHYS | FTW_ACTIONRETVAL);
   nftw("/dev/heddle", odd, 16, FTW_PHYS);
   struct stat mount;
-  printf("SAW %d processes, %s mount\n", seen, stat("/dev/heddle/.heddle", &mount) ? "no" : "the");
+  printf("SAW %d processes, %d sockets, %s mount\n", seen, sockets,
+         stat("/dev/heddle/.heddle", &mount) ? "no" : "the");
   return 0;
 }
 )";
 
-void put_intruder(const ContainerWorld& world) {
-  build_program(
-      {.output = world.rootfs() + "/bin/intruder", .source = kIntruder, .flags = {"-static"}});
+void put_intruder(const ContainerWorld& world, const Strings& flags = {"-static"}) {
+  build_program({.output = world.rootfs() + "/bin/intruder", .source = kIntruder, .flags = flags});
   write_text_file(world.rootfs() + "/etc/known-sockets", read_file("/proc/net/unix").value_or(""));
 }
 
@@ -207,10 +260,74 @@ TEST_P(Intruder, container_root_reaches_nothing_of_the_node_service) {
     const auto ran = start(config_for({"createRuntime", own_pids, false, false, false}));
     EXPECT_THAT(world_->log_text(), HasSubstr("by the node's mount"));
     expect_nothing_reached(ran, !own_pids);
+    EXPECT_THAT(ran.out, Not(HasSubstr(" 0 sockets")));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, Intruder, ::testing::Values("runc", "crun"), kParameterName);
+
+/// The same attack from a user's container without a runtime. Root's is no sandbox (fs-hook(1)).
+class NodeIntruder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("only root can become another user");
+    HEDDLE_STAGED(fs_hook, "fs-hook");
+    // What this test program inherited is not heddle's.
+    for (int fd = 3; fd < 1024; ++fd) (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    world_ = std::make_unique<ContainerWorld>();
+    put_intruder(*world_, {});  // fs-launch leaves static programs alone
+    for (const char* name : {"passwd", "group", "hosts", "resolv.conf"})  // for ch-run
+      write_text_file(world_->rootfs() + "/etc/" + name, "");
+    for (const char* name : {"home", "run"}) {
+      fs::create_directory(world_->path(name));
+      ASSERT_EQ(::chown(world_->path(name).c_str(), kUser, kUser), 0);
+    }
+  }
+  void TearDown() override {
+    if (!world_) return;
+    EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
+  }
+  RunResult run_as_user(const Strings& words) const {
+    return run(session_command({world_->path("home"), world_->path("run")}) +
+                   Strings{"USER=heddle-test"} + words,  // for ch-run
+               {.cwd = world_->path("home")});
+  }
+  std::unique_ptr<ContainerWorld> world_;
+};
+
+TEST_F(NodeIntruder, program_of_fs_hook_run_reaches_nothing_outside) {
+  const auto ran =
+      run_as_user({world_->hook(), "run", "--rootfs", world_->rootfs(), "--chdir", "/", "--program",
+                   "/bin/app", "--", "/bin/intruder", world_->path(""), "1"});
+  expect_nothing_reached(ran, true);
+  EXPECT_THAT(ran.out, Not(HasSubstr(" 0 sockets")));
+}
+
+TEST_F(NodeIntruder, rank_of_fs_launch_reaches_nothing_outside) {
+  HEDDLE_STAGED(fs_launch, "fs-launch");
+  if (run({"sh", "-c", "command -v mpiexec.hydra"}).status != 0) HEDDLE_SKIP("no MPICH");
+  // The launcher looks for the program on the host, and hands its own descriptors to it.
+  fs::copy_file(world_->rootfs() + "/bin/intruder", world_->path("home/intruder"));
+  const auto ranks = [&](std::ptrdiff_t kept) {
+    return Strings{"mpiexec.hydra",     "-n", "1", "./intruder", world_->path(""),
+                   std::to_string(kept)};
+  };
+  const auto native = run_as_user(ranks(0));
+  const auto lines = lines_of(native.out);
+  const auto kept = 1 + std::ranges::count_if(lines, [](const auto& line) {
+                      return line.starts_with("REACHED inherited descriptor");
+                    });
+  for (const char* backend : {"bare", "charliecloud"}) {
+    if (backend == "charliecloud"s && run({"sh", "-c", "command -v ch-run"}).status != 0) continue;
+    SCOPED_TRACE(backend);
+    const auto ran = run_as_user(
+        Strings{fs_launch, "--backend", backend, "--image", world_->rootfs()} + ranks(kept));
+    EXPECT_EQ(ran.status, 0) << ran.err;
+    EXPECT_THAT(ran.out, AllOf(HasSubstr("SAW "), Not(HasSubstr("SAW 0 ")),
+                               Not(HasSubstr(" 0 sockets")), Not(HasSubstr("REACHED"))))
+        << native.out;
+  }
+}
 
 /// The same attack from containers of root's podman, with and without its default isolation.
 class PodmanIntruder : public PodmanTest {
@@ -224,7 +341,15 @@ class PodmanIntruder : public PodmanTest {
 TEST_P(PodmanIntruder, podman_root_reaches_no_process_and_no_socket) {
   put_intruder(*world_);
   const std::vector<Strings> ways{
-      {}, {"--cap-drop=all"}, {"--pid=host"}, {"--pid=host", "--cap-drop=all"}, {"--ipc=host"}};
+      {},
+      {"--cap-drop=all"},
+      {"--pid=host"},
+      {"--pid=host", "--cap-drop=all"},
+      {"--ipc=host"},
+      {"--network=none"},
+      {"--network=none", "--cap-drop=all"},
+      {"--uidmap=0:100000:65536", "--gidmap=0:100000:65536"},
+      {"--uidmap=0:100000:65536", "--gidmap=0:100000:65536", "--network=none"}};
   for (const auto& options : ways) {
     SCOPED_TRACE(::testing::PrintToString(options));
     // crun runs without cgroups here, and podman then refuses the host's PID namespace.

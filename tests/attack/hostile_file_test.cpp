@@ -521,6 +521,42 @@ TEST_F(HostileMap, thousand_corrupted_maps_are_one_error_line_each) {
   EXPECT_EQ(mounts_with(mount_), 0U);
 }
 
+TEST_F(HostileMap, corrupted_maps_that_are_accepted_crash_no_server) {
+  if (::geteuid() != 0) HEDDLE_SKIP("mounts");
+  auto content = sample_map(40);
+  for (auto& object : content.objects) {
+    object.path = dir_ / "files" + object.path;
+    write_text_file(object.path, object.soname);
+    struct stat status {};
+    ASSERT_EQ(::stat(object.path.c_str(), &status), 0);
+    object.stamp = file_stamp(status);
+    object.hash = hash_bytes(object.soname);
+  }
+  value_or_throw(write_map(content, path_));
+  whole_ = value_or_throw(read_file(path_));
+  whole_.resize(whole_.size() - map_format::kTrailerSize);
+  const auto map = dir_ / "m.map";
+  int served = 0;
+  for (unsigned seed = 0; seed < 400 && served < 60; ++seed) {
+    write_text_file(map, changed(seed));
+    const auto mounted = run({fs_mount_, "--on-drift", "warn", map, mount_});
+    ASSERT_FALSE(mounted.timed_out) << seed;
+    ASSERT_TRUE(mounted.status == 0 || mounted.status == 3) << seed << ": " << mounted.status;
+    const auto guided = run({fs_gen_, "-q", "--via", "direct", "--map", map, "/bin/true"});
+    EXPECT_TRUE(guided.status == 0 || guided.status == 3) << seed << ": " << guided.err;
+    if (mounted.status != 0) continue;
+    ++served;
+    // Missing or changed files are errors of their own; the server's end is another one.
+    const auto used = run({"sh", "-c", "ls -lR $0; find $0 -type f | xargs head -c 99", mount_});
+    EXPECT_FALSE(used.timed_out) << seed;
+    EXPECT_THAT(used.err, Not(HasSubstr("not connected"))) << seed;
+    EXPECT_THAT(used.out, HasSubstr("libfarm")) << seed;
+    EXPECT_EQ(run({fs_mount_, "-u", mount_}).status, 0) << seed;
+  }
+  EXPECT_GE(served, 60);
+  EXPECT_EQ(mounts_with(mount_), 0U);
+}
+
 TEST_F(HostileMap, map_of_another_user_is_not_served_by_root) {
   if (::geteuid() != 0) HEDDLE_SKIP("gives files to others");
   ASSERT_EQ(::chown(path_.c_str(), 1000, 1000), 0);

@@ -30,9 +30,10 @@ Strings PodmanSession::words() const {
 
 Strings PodmanSession::run_words(const Strings& options) const {
   // In some containers not even root may raise limits.
-  auto argv = words() + Strings{"run",      "--rm",           "--network",
-                                "host",     "--ulimit",       "nofile=1024:1024",
-                                "--ulimit", "nproc=4096:4096"};
+  auto argv = words() +
+              Strings{"run", "--rm", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"};
+  if (std::ranges::none_of(options, [](const auto& each) { return each.starts_with("--network"); }))
+    argv.emplace_back("--network=host");
   if (runtime_ == "crun") argv.emplace_back("--cgroups=disabled");
   return argv + options;
 }
