@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -290,12 +289,9 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   return options.learn ? learn(options, *app_path, done->learned_run, end) : end;
 }
 
-/// Makes the directory, which on a node's own disk is often one per job. A warning here replaces
-/// the daemon's, which is not shown: it then stages nothing.
+/// A warning here replaces the daemon's, which is not shown: it then stages nothing.
 void prepare_stage(const GenOptions& options) {
   if (options.stage.empty()) return;
-  std::error_code ignored;  // reported below
-  std::filesystem::create_directories(options.stage, ignored);
   const auto stage = StageDirectory::open(options.stage);
   if (!stage && options.first_rank) warn(stage.error());
 }
