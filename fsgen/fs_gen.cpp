@@ -180,7 +180,7 @@ AppEnd become_app(const GenOptions& options, const std::string& app_path) {
 /// Whether guiding the run's processes saved something, or would have.
 bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& done) {
   const auto& counters = done.counters;
-  if (map.mount || !map.learned.empty() || counters.failed() > 0 || counters.left > 0 ||
+  if (map.mount || map.late_probes > 0 || counters.failed() > 0 || counters.left > 0 ||
       done.end.signal != 0 || counters.guided_processes + counters.unguided_processes == 0)
     return true;
   SlowFiles files(options.slow, options.fast);
