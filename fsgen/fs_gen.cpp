@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -249,6 +250,15 @@ bool can_do_without(const GenOptions& o) {
          o.plugin_directories.empty() && o.compare_runs == 0 && !o.learn;
 }
 
+/// Under a small `ulimit -v` there may be no room to resolve what the program itself has room for.
+Result<PreparedMap> prepare_if_memory_suffices(const GenOptions& options,
+                                               const std::string& app_path, const TempDir& work,
+                                               const RunCache* cache) try {
+  return prepare_map(options, app_path, work.path() + "/map", cache);
+} catch (const std::bad_alloc&) {
+  return fail_errno(options.command[0], "cannot resolve", ENOMEM);
+}
+
 AppEnd run(const GenOptions& options, OutputFile* json) {
   auto app_path = find_program(options.command[0]);
   if (!app_path) return {report_exec_failure(options.command[0], app_path.error().code())};
@@ -270,9 +280,8 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     return become_app(options, *app_path);
   }
   auto work = make_work_dir();
-  auto map = work
-                 ? prepare_map(options, *app_path, work->path() + "/map", cache ? &*cache : nullptr)
-                 : Result<PreparedMap>(fail(Error(work.error())));
+  auto map = work ? prepare_if_memory_suffices(options, *app_path, *work, cache ? &*cache : nullptr)
+                  : Result<PreparedMap>(fail(Error(work.error())));
   if (map && options.explain) return explain(options, *map, is_plain);
   if (map && options.compare_runs > 0) return compare(options, *app_path, *map, json);
   auto done = map ? run_best(options, *app_path, *map, std::move(*work))
