@@ -6,6 +6,7 @@
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
@@ -422,6 +423,21 @@ TEST_F(RunCache, one_rank_of_a_job_checks_slow_files_for_all_on_the_node) {
       ++looks;
     EXPECT_EQ(looks, std::string(rank) == "NO_RANK" ? 3U : 1U);
   }
+}
+
+TEST_F(RunCache, a_check_keeps_32_requests_in_flight) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 120});
+  fs::rename(dir_ / "farm", dir_ / "source");
+  grow_old();
+  SlowMount slow(dir_ / "source", dir_ / "farm", dir_ / "counts", {.delay_us = 1000});
+  // Without a run, whose daemon would ask, too.
+  const Words check{"--slow", dir_ / "farm", "--explain", farm.program};
+  EXPECT_THAT(gen(check).out, HasSubstr("map: resolved now"));
+  (void)slow.reset();
+  EXPECT_THAT(gen(check).out, HasSubstr("map: cached and unchanged"));
+  const auto counts = slow.counts();
+  EXPECT_GE(counts.total, farm.libraries.size());
+  EXPECT_GE(counts.most_in_flight, 32U);
 }
 
 TEST_F(RunCache, what_two_callers_ask_for_stays_apart) {
