@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -181,7 +181,7 @@ AppEnd become_app(const GenOptions& options, const std::string& app_path) {
 /// Whether guiding the run's processes saved something, or would have.
 bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& done) {
   const auto& counters = done.counters;
-  if (map.mount || !map.learned.empty() || counters.failed() > 0 || counters.left > 0 ||
+  if (map.mount || map.late_probes > 0 || counters.failed() > 0 || counters.left > 0 ||
       done.end.signal != 0 || counters.guided_processes + counters.unguided_processes == 0)
     return true;
   SlowFiles files(options.slow, options.fast);
@@ -250,6 +250,15 @@ bool can_do_without(const GenOptions& o) {
          o.plugin_directories.empty() && o.compare_runs == 0 && !o.learn;
 }
 
+/// Under a small `ulimit -v` there may be no room to resolve what the program itself has room for.
+Result<PreparedMap> prepare_if_memory_suffices(const GenOptions& options,
+                                               const std::string& app_path, const TempDir& work,
+                                               const RunCache* cache) try {
+  return prepare_map(options, app_path, work.path() + "/map", cache);
+} catch (const std::bad_alloc&) {
+  return fail_errno(options.command[0], "cannot resolve", ENOMEM);
+}
+
 AppEnd run(const GenOptions& options, OutputFile* json) {
   auto app_path = find_program(options.command[0]);
   if (!app_path) return {report_exec_failure(options.command[0], app_path.error().code())};
@@ -271,9 +280,8 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     return become_app(options, *app_path);
   }
   auto work = make_work_dir();
-  auto map = work
-                 ? prepare_map(options, *app_path, work->path() + "/map", cache ? &*cache : nullptr)
-                 : Result<PreparedMap>(fail(Error(work.error())));
+  auto map = work ? prepare_if_memory_suffices(options, *app_path, *work, cache ? &*cache : nullptr)
+                  : Result<PreparedMap>(fail(Error(work.error())));
   if (map && options.explain) return explain(options, *map, is_plain);
   if (map && options.compare_runs > 0) return compare(options, *app_path, *map, json);
   auto done = map ? run_best(options, *app_path, *map, std::move(*work))
@@ -290,12 +298,9 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   return options.learn ? learn(options, *app_path, done->learned_run, end) : end;
 }
 
-/// Makes the directory, which on a node's own disk is often one per job. A warning here replaces
-/// the daemon's, which is not shown: it then stages nothing.
+/// A warning here replaces the daemon's, which is not shown: it then stages nothing.
 void prepare_stage(const GenOptions& options) {
   if (options.stage.empty()) return;
-  std::error_code ignored;  // reported below
-  std::filesystem::create_directories(options.stage, ignored);
   const auto stage = StageDirectory::open(options.stage);
   if (!stage && options.first_rank) warn(stage.error());
 }

@@ -212,9 +212,9 @@ void store(PreparedMap& map, const RunCache& cache, const std::string& app, cons
   if (trees.empty() && map.candidates)
     for (const auto& path : map.candidates->possible())
       seen->paths.push_back({path, RunCache::stamp_of(path), true});
-  CachedRun run{map.content.programs, app,     map.mount, map.slow_libraries,
-                !trees.empty(),       "",      map.serve, map.speeds,
-                map.tree_notes,       learned, map.index};
+  CachedRun run{map.content.programs, app,     map.mount,       map.slow_libraries,
+                !trees.empty(),       "",      map.serve,       map.speeds,
+                map.tree_notes,       learned, map.late_probes, map.index};
   for (auto& program : run.programs) program.guided.clear();
   std::optional<OpenMap> published;
   if (map.mount) {
@@ -244,6 +244,7 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
   if (cache && app_left_out() != built.left_out.end() && build.learned.erase(app) > 0)
     built = TRY(build_map(session.world, inputs.roots, build));  // what it loaded has changed
   map.content = std::move(built.content);
+  map.late_probes = built.late_probes;
   map.content.trees = std::move(trees.trees);
   map.tree_notes = std::move(trees.notes);
   if (options.may_go_direct()) {
@@ -307,6 +308,7 @@ bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& ca
   }
   map.mount = run->mount;
   map.slow_libraries = run->slow_libraries;
+  map.late_probes = run->late_probes;
   map.tree_notes = std::move(run->tree_notes);
   map.serve = run->serve;
   map.speeds = std::move(run->speeds);

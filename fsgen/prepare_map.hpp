@@ -32,6 +32,7 @@ struct PreparedMap {
   std::string key;                           ///< of the cache; empty: not cached
   bool cached = false;                       ///< nothing was resolved
   LearnedRun learned;                        ///< in the cache before this run
+  std::uint64_t late_probes = 0;             ///< failed look-ups that its names save
   std::optional<std::size_t> program;        ///< APP's index in content.programs; nullopt: unguided
   std::string unguided_reason;
   std::uint64_t resolve_ns = 0;

@@ -27,7 +27,7 @@ using LearnedList = std::vector<std::pair<std::string, std::vector<LearnedLibrar
 template <class Coder, IsRecord<CachedRun> T>
 void fields(Coder& coder, T& run) {
   coder(run.programs, run.app, run.mount, run.slow_libraries, run.trees, run.map_id, run.serve,
-        run.speeds, run.tree_notes);
+        run.speeds, run.tree_notes, run.late_probes);
 }
 
 namespace {

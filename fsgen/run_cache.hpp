@@ -36,7 +36,8 @@ struct CachedRun {
   std::vector<std::string> speeds;   ///< "DIR: slow: WHY", for --explain
   std::vector<std::string> tree_notes;
   LearnedRun learned;
-  std::string index;  ///< for --via direct
+  std::uint64_t late_probes = 0;  ///< failed look-ups that the learned names save
+  std::string index;              ///< for --via direct
 };
 
 class RunCache {

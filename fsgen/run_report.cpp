@@ -169,6 +169,8 @@ nlohmann::json to_json(const RunReport& report) {
     out["guided_processes"] = report.counters.guided_processes;
     out["unguided_processes"] = report.counters.unguided_processes;
     out["other_library_path"] = report.counters.other_library_path;
+    out["left_processes"] = report.counters.left;
+    out["failed_probes"] = report.counters.failed();
   }
   auto& suspects = out["plugin_suspects"] = nlohmann::json::array();
   for (const auto& suspect : report.suspects)

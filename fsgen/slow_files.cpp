@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 
 #include "base/mounts.hpp"
@@ -43,15 +44,6 @@ std::optional<MountEntry> mount_of(std::uint64_t device) {
   return std::nullopt;
 }
 
-/// The last directory of lowerdir=A:B:C; empty: none.
-std::string lowest_layer(const std::string& options) {
-  const auto at = ("," + options).find(",lowerdir=");
-  if (at == std::string::npos) return {};
-  const auto start = at + std::string_view("lowerdir=").size();
-  const auto list = options.substr(start, options.find(',', start) - start);
-  return list.substr(list.rfind(':') + 1);
-}
-
 std::uint64_t time_of_lstat(const std::string& path) {
   struct stat st {};
   const auto begin = std::chrono::steady_clock::now();
@@ -75,6 +67,26 @@ std::uint64_t measure(const std::string& directory) {
 }
 
 }  // namespace
+
+std::optional<FileSystemSpeed> speed_of_type(std::uint64_t magic, const std::string& type) {
+  const auto named = std::ranges::find(kNetworkTypes, magic, &Type::magic);
+  if (named != kNetworkTypes.end()) return FileSystemSpeed{true, true, named->name, 0};
+  if (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC)
+    return FileSystemSpeed{false, false, "in memory", 0};
+  if (magic == kFuse && std::ranges::find(kLocalFuse, type) == kLocalFuse.end())
+    return FileSystemSpeed{true, true, type, 0};
+  return std::nullopt;
+}
+
+std::string lowest_layer(const std::string& options) {
+  std::string list;
+  std::istringstream all(options);
+  // lowerdir=A:B, or a lowerdir+= for each directory of a mount by fsconfig(2).
+  for (std::string option; std::getline(all, option, ',');)
+    for (const std::string_view key : {"lowerdir=", "lowerdir+=", "datadir+="})
+      if (option.starts_with(key)) list = option.substr(key.size());
+  return list.substr(list.rfind(':') + 1);
+}
 
 SlowFiles::SlowFiles(std::vector<std::string> slow, std::vector<std::string> fast) {
   const auto add = [this](const std::vector<std::string>& list, bool is_slow) {
@@ -128,16 +140,10 @@ FileSystemSpeed SlowFiles::judge(const std::string& path, std::uint64_t device) 
   struct statfs fs {};
   if (::statfs(path.c_str(), &fs) != 0) return {};
   const auto type = static_cast<std::uint32_t>(fs.f_type);
-  const auto named = std::ranges::find(kNetworkTypes, type, &Type::magic);
-  if (named != kNetworkTypes.end()) return {true, true, named->name, 0};
-  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return {false, false, "in memory", 0};
-  if (type == kFuse) {
-    const auto mount = mount_of(device);
-    const auto name = mount ? mount->type : "fuse";
-    if (std::ranges::find(kLocalFuse, name) == kLocalFuse.end()) return {true, true, name, 0};
-  }
+  const auto mount =
+      type == kFuse || type == OVERLAYFS_SUPER_MAGIC ? mount_of(device) : std::nullopt;
+  if (auto known = speed_of_type(type, mount ? mount->type : "fuse")) return *known;
   if (type == OVERLAYFS_SUPER_MAGIC) {
-    const auto mount = mount_of(device);
     const auto layer = mount ? lowest_layer(mount->options) : "";
     struct stat st {};
     // A container cannot see the layers of its root: it is measured.

@@ -20,6 +20,12 @@ struct FileSystemSpeed {
   std::uint64_t lookup_ns = 0;  ///< measured; 0: not
 };
 
+/// The verdict of a file system's type: `magic` of statfs(2) and the type in mountinfo, with FUSE's
+/// subtype. nullopt: its look-ups are measured.
+std::optional<FileSystemSpeed> speed_of_type(std::uint64_t magic, const std::string& type);
+/// The last directory of an overlay's mount options; empty: they name none.
+std::string lowest_layer(const std::string& options);
+
 class SlowFiles {
  public:
   /// Paths below a directory of `slow` or `fast` are judged by it, the longest counting.

@@ -201,9 +201,8 @@ constinit bool started = false;                    ///< code of libraries may ha
 constinit bool searching = false;                  ///< ld.so tries paths for a name
 constinit bool other_path = false;  ///< known, but under another LD_LIBRARY_PATH or hwcaps tunable
 /// Whether names of one caller are guided: all objects are the index's, so that no other one's
-/// RPATH counts (ld.so searches those of all that led to the caller), and LD_LIBRARY_PATH is the
-/// map's.
-constinit bool by_caller = false;
+/// RPATH counts (ld.so searches those of all that led to the caller).
+constinit bool by_caller = true;
 
 void count(std::uint64_t Counters::*counter) {
   if (counters) __atomic_fetch_add(&(counters->*counter), 1, __ATOMIC_RELAXED);
@@ -244,7 +243,6 @@ void open_index() {
                                   self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
   const LibraryPath fit = known ? compare_library_path(index, start) : LibraryPath::other;
   other_path = known && !(hwcaps_agree(index, start) && fit != LibraryPath::other);
-  by_caller = fit == LibraryPath::same;
   if (known && !other_path) return;
   // An unguided process must not keep the mount busy: `fs-mount -u`, started by a shell that
   // --print-env guides, is one.

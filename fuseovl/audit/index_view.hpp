@@ -70,7 +70,7 @@ class IndexView {
 enum class LibraryPath : unsigned char {
   other,     ///< it does not, or that is not certain: unguided is slower, never wrong
   harmless,  ///< it has the map's directories in their order, and no other directory of it holds
-             ///< another file under a name of the index; names of one caller are not compared
+             ///< another file under a name of the index
   same,      ///< the map's own value; found with no system call
 };
 LibraryPath compare_library_path(const IndexView& index, const StartBlock& start);

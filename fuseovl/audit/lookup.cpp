@@ -136,10 +136,12 @@ bool is_harmless(const IndexView& index, const Element& element, const StartBloc
     for (long at = 0; good && at < got;) {
       const auto& entry = *reinterpret_cast<const DirectoryEntry*>(entries + at);
       at += entry.size;
-      const char* target = index.target(entry.name);
       good = ++seen <= kMostEntries &&
-             (entry.type == DT_REG || !is_searched_directory(entry.name, start)) &&
-             (!target || is_same_file(index, size, entry.name, target));
+             (entry.type == DT_REG || !is_searched_directory(entry.name, start));
+      const char* const targets[] = {index.target(entry.name),
+                                     index.target(entry.name, index_format::kAnyCaller)};
+      for (const char* target : targets)
+        good = good && (!target || is_same_file(index, size, entry.name, target));
     }
   }
   syscall6(__NR_close, fd);

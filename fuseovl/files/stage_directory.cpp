@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <sstream>
@@ -83,7 +84,14 @@ Result<bool> copy_bytes(int from, int to, std::uint64_t size) {
 }  // namespace
 
 Result<StageDirectory> StageDirectory::open(const std::string& directory) {
-  const Fd parent(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const auto look = [&] { return Fd(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); };
+  auto parent = look();
+  if (!parent && errno == ENOENT) {
+    // Where another user may write above it, the worst is an empty directory at a place of theirs.
+    std::error_code ignored;  // mkdir(2) fails then, too
+    std::filesystem::create_directories(directory_of(directory), ignored);
+    if (::mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST) parent = look();
+  }
   struct stat status {};
   if (!parent || ::fstat(parent.get(), &status) != 0)
     return fail_errno(directory, "cannot use for staging");

@@ -131,32 +131,52 @@ bool is_absolute(const std::string& path) { return path.starts_with('/'); }
 /// ld.so's searches after the start of a program, by libraries that anything may have loaded.
 class LateSearch {
  public:
-  /// `others_have_rpath`: a library of the program, not the program itself, has an RPATH in effect.
+  /// `with_rpath`: the libraries of the program, not the program itself, with an RPATH in effect.
   LateSearch(World& world, const LoaderProfile& loader, const SearchOptions& options,
-             const std::string& program, FileFacts facts, bool others_have_rpath)
-      : world_(world), others_have_rpath_(others_have_rpath) {
+             const std::string& program, FileFacts facts, std::set<std::string> with_rpath)
+      : world_(world), with_rpath_(std::move(with_rpath)) {
     add_caller("", program, std::move(facts));
     search_.emplace(world, loader, options, maps_);
   }
 
-  /// The file that `caller` gets for `name`; nullopt: none, or ld.so's search also goes through the
-  /// RPATH of what loaded the caller (dl-load.c, l_loader), and that may lead elsewhere.
+  /// The file that `caller` gets for `name`, whatever loaded the caller; nullopt: none, or that
+  /// depends on it: ld.so's search also goes through the RPATH of what did (dl-load.c, l_loader).
   std::optional<Found> find(const std::string& caller, const std::string& name) {
+    const auto requester = requester_of(caller);
+    if (!requester) return std::nullopt;
+    const auto before = search_->probes.failed();
+    auto found = search_->find(name, *requester);
+    failed_ = search_->probes.failed() - before;
+    if (found.candidate.verdict != Candidate::Verdict::usable) return std::nullopt;
+    const bool is_own = found.by == FoundBy::rpath && found.searched_by == *requester;
+    const bool inherits = *requester != 0 && !maps_[*requester].file.elf.runpath && !is_own;
+    if (!inherits) return found;
+    if (with_rpath_.size() > kMostLoaders) return std::nullopt;
+    for (const auto& loader : with_rpath_) {
+      const auto other = requester_of(loader);
+      if (!other) return std::nullopt;
+      const auto by_other = search_->find(name, *other).candidate;
+      if (by_other.verdict != Candidate::Verdict::usable ||
+          by_other.file->stamp.id != found.candidate.file->stamp.id)
+        return std::nullopt;
+    }
+    return found;
+  }
+  /// Failed opens and stats of the last find(), for its own caller.
+  std::uint64_t failed() const { return failed_; }
+
+ private:
+  /// Each has a search of its own for each name.
+  static constexpr std::size_t kMostLoaders = 32;
+
+  std::optional<std::size_t> requester_of(const std::string& caller) {
     if (!callers_.contains(caller)) {
       auto facts = world_.facts(caller);
       if (!facts) return std::nullopt;
       add_caller(caller, caller, std::move(*facts));
     }
-    const auto requester = callers_.at(caller);
-    auto found = search_->find(name, requester);
-    if (found.candidate.verdict != Candidate::Verdict::usable) return std::nullopt;
-    const bool is_own = found.by == FoundBy::rpath && found.searched_by == requester;
-    const bool inherits = requester != 0 && !maps_[requester].file.elf.runpath && !is_own;
-    if (inherits && others_have_rpath_) return std::nullopt;
-    return found;
+    return callers_.at(caller);
   }
-
- private:
   void add_caller(const std::string& caller, const std::string& path, FileFacts facts) {
     LinkMap map;
     map.origin = fs::path(path).parent_path().string();
@@ -165,7 +185,8 @@ class LateSearch {
   }
 
   World& world_;
-  const bool others_have_rpath_;
+  const std::set<std::string> with_rpath_;
+  std::uint64_t failed_ = 0;
   LinkMaps maps_;
   std::map<std::string, std::size_t> callers_;
   std::optional<NameSearch> search_;
@@ -311,20 +332,20 @@ class MapBuilder {
     const auto has_rpath = [](const ElfFacts& elf) {
       return elf.rpath && !elf.rpath->empty() && !elf.runpath;
     };
-    bool others_have_rpath = false;
+    std::set<std::string> with_rpath;
     for (std::size_t i = 1; i < closure.objects.size(); ++i)
-      others_have_rpath |= has_rpath(closure.objects[i].file.elf);
+      if (has_rpath(closure.objects[i].file.elf)) with_rpath.insert(closure.objects[i].path);
     std::vector<std::string> paths;
     for (const auto& library : learned->second) paths.push_back(library.path);
     world_.prefetch(paths);
     for (const auto& library : learned->second) {
       const auto file = world_.facts(library.path);
-      others_have_rpath |= file && has_rpath(file->elf);
+      if (file && has_rpath(file->elf)) with_rpath.insert(library.path);
       for (const auto& missing : closure.missing)
         if (library.name == missing.name) return elsewhere(missing.name);
     }
     LateSearch search(world_, loader, options_.search, root.path, closure.objects[0].file,
-                      others_have_rpath);
+                      std::move(with_rpath));
     for (const auto& [caller, name, path] : learned->second) {
       const auto file = world_.facts(path);
       if (!file) continue;  // removed or unreadable: left to ld.so
@@ -345,6 +366,7 @@ class MapBuilder {
         if (known != root.names.guided.end()) {
           if (!agrees && objects_.add(path, *file) != known->second) return elsewhere(name);
         } else if (agrees) {
+          result_.late_probes += search.failed();
           root.names.add_library(name + '\0' + spelling, objects_.add(found->path, *file));
         }
       }

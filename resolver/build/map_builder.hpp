@@ -64,6 +64,7 @@ struct BuildResult {
   MapContent content;
   std::vector<MissingReport> missing;
   std::vector<LeftOut> left_out;
+  std::uint64_t late_probes = 0;  ///< failed opens and stats that the learned names save
   /// One line each: warnings of the search, and libraries that import dladdr and may look for files
   /// beside themselves.
   std::vector<std::string> notes;

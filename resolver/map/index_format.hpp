@@ -11,7 +11,9 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 6;
+inline constexpr std::uint32_t kVersion = 7;
+/// In place of a caller: where a name leads for all its callers.
+inline constexpr char kAnyCaller[] = "*";
 
 struct Header {
   char magic[8];

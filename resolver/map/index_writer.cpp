@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
+#include <deque>
 #include <map>
 #include <set>
 #include <string_view>
@@ -176,7 +177,8 @@ class IndexBuilder {
     }
 
     std::vector<Program> programs;
-    for (const auto& [key, entry] : entries) {
+    for (auto& [key, entry] : entries) {
+      add_any_caller(entry.targets);
       Program program{};
       std::tie(program.dev, program.ino, program.mtime_ns) = key;
       program.optional_static_tls =
@@ -278,6 +280,21 @@ class IndexBuilder {
     return out;
   }
 
+  /// Adds where a name of single callers leads for all of them: "/", which no file is, if they
+  /// differ.
+  void add_any_caller(Targets& targets) {
+    Targets any;
+    for (const auto& [name, target] : targets) {
+      const auto end = name.find('\0');
+      if (end == name.npos) continue;
+      const auto& key =
+          any_caller_.emplace_back(std::string(name.substr(0, end + 1)) + index_format::kAnyCaller);
+      const auto [at, fresh] = any.try_emplace(key, target);
+      if (!fresh && at->second != target) at->second = {"/", "/"};
+    }
+    targets.merge(any);
+  }
+
   std::optional<FileStamp> stamp_in_tree(ObjectId object) const {
     return object < in_.in_trees.size() ? in_.in_trees[object] : std::nullopt;
   }
@@ -327,6 +344,7 @@ class IndexBuilder {
   const MapContent& content_;
   std::vector<bool> direct_;
   std::map<ViewId, std::vector<std::string>> view_paths_;
+  std::deque<std::string> any_caller_;
   std::unordered_map<std::string_view, std::uint64_t> string_offsets_;  ///< names
   std::unordered_map<std::string_view, std::uint64_t> target_offsets_;
   std::string strings_;

@@ -99,6 +99,19 @@ TEST_F(LoaderTraps, repeated_dlmopen_and_dlclose_work) {
   EXPECT_EQ(same({app}).out, "1\n1 1 1 2\n");
 }
 
+TEST_F(LoaderTraps, the_auditor_takes_one_namespace_as_documented) {
+  const auto lib = library("lib/libx.so.1", "int x;");
+  const auto app = program(
+      "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n"
+      "int main(void) { Lmid_t first = 0; int n = 0; void* m;\n"
+      "while ((m = dlmopen(LM_ID_NEWLM, \"libx.so.1\", RTLD_NOW)))\n"
+      "if (!n++) dlinfo(m, RTLD_DI_LMID, &first);\n"
+      "printf(\"%d of them, from %d on\\n\", n, (int)first); return 0; }",
+      {rpath("lib")});
+  EXPECT_EQ(run({app}, options_).out, "15 of them, from 1 on\n");
+  EXPECT_EQ(run_guided({app}).out, "14 of them, from 2 on\n");
+}
+
 TEST_F(LoaderTraps, threads_with_the_smallest_stack_run) {
   const auto lib =
       library("t/libtls.so",

@@ -6,6 +6,7 @@
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
 namespace {
@@ -57,6 +58,14 @@ class RunCache : public FsGenFixture {
     build_program({*built_ / "tls/child",
                    "int tls(void); int main(void) { return tls(); }",
                    {tls, "-Wl,-rpath,$ORIGIN/none:$ORIGIN"}});
+    // The same library, which is found without a search.
+    const auto path = build_library(
+        {*built_ / "tls/libpath.so",
+         "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\"))) = {5};\n"
+         "int tls(void) { return big[0]; }",
+         {"-Wl,-soname," + *built_ / "tls/libpath.so"}});
+    build_program(
+        {*built_ / "tls/quick", "int tls(void); int main(void) { return tls(); }", {path}});
     // Opens the modules of its arguments and returns q() of the last.
     build_program(
         {*built_ / "open",
@@ -83,7 +92,7 @@ class RunCache : public FsGenFixture {
     // mid.so has no path of its own, so that ld.so looks into those of what needs it.
     const auto mid = module(*built_ / "mid.so", *built_ / "a/libdep.so.1",
                             {"-Wl,-soname," + *built_ / "mid.so"});
-    for (const std::string name : {"plain", "outer_a", "outer_b"}) {
+    for (const std::string name : {"plain", "outer_a", "outer_b", "outer_none"}) {
       Words flags = {"-Wl,--no-as-needed", mid};
       if (name != "plain")
         flags.push_back("-Wl,--disable-new-dtags,-rpath," + *built_ / name.substr(6));
@@ -341,6 +350,23 @@ TEST_F(RunCache, a_command_that_gains_nothing_runs_without_heddle_the_next_time)
   EXPECT_TRUE(report()["guided"].get<bool>());
 }
 
+TEST_F(RunCache, a_command_that_has_learned_all_and_gains_nothing_runs_without_heddle) {
+  // A child that leaves the audit library: what it looked for in vain is not known until the next
+  // run guides it.
+  const Words words{"-q", "/bin/sh", "-c",
+                    "d=" + *built_ / "tls" + "; $d/quic''k; echo $? ${LD_AUDIT:+audited}"};
+  EXPECT_EQ(gen(words).out, "5 audited\n");
+  EXPECT_EQ(gen(words).out, "5 audited\n") << "with what the first has learned";
+  EXPECT_EQ(gen(words).out, "5\n");
+  // One whose look-ups are saved stays guided.
+  Words saves = words;
+  saves[3] = "d=" + *built_ / "tls" + "; $d/chil''d; echo $? ${LD_AUDIT:+audited}";
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(gen(saves).out, "5 audited\n");
+  const Words opens{*built_ / "open", *built_ / "a/mod.so"};
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(gen(Words{"-q"} + opens).status, 3);
+  EXPECT_THAT(gen(Words{"--explain"} + opens).out, Not(HasSubstr("runs without heddle")));
+}
+
 TEST_F(RunCache, heddle_off_changes_nothing_of_a_program) {
   options_.env.push_back("HEDDLE=off");
   const auto ours = gen({"/bin/sh", "-c", "echo ${LD_AUDIT-none}; exit 7"});
@@ -397,6 +423,21 @@ TEST_F(RunCache, one_rank_of_a_job_checks_slow_files_for_all_on_the_node) {
       ++looks;
     EXPECT_EQ(looks, std::string(rank) == "NO_RANK" ? 3U : 1U);
   }
+}
+
+TEST_F(RunCache, a_check_keeps_32_requests_in_flight) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 120});
+  fs::rename(dir_ / "farm", dir_ / "source");
+  grow_old();
+  SlowMount slow(dir_ / "source", dir_ / "farm", dir_ / "counts", {.delay_us = 1000});
+  // Without a run, whose daemon would ask, too.
+  const Words check{"--slow", dir_ / "farm", "--explain", farm.program};
+  EXPECT_THAT(gen(check).out, HasSubstr("map: resolved now"));
+  (void)slow.reset();
+  EXPECT_THAT(gen(check).out, HasSubstr("map: cached and unchanged"));
+  const auto counts = slow.counts();
+  EXPECT_GE(counts.total, farm.libraries.size());
+  EXPECT_GE(counts.most_in_flight, 32U);
 }
 
 TEST_F(RunCache, what_two_callers_ask_for_stays_apart) {
@@ -460,10 +501,30 @@ TEST_F(LearnedModules, an_rpath_of_what_loaded_the_caller_counts) {
   }
 }
 
+TEST_F(LearnedModules, an_rpath_that_leads_to_no_other_file_does_not_count) {
+  options_.env.push_back("LD_LIBRARY_PATH=" + *built_ / "none" + ":" + *built_ / "a");
+  EXPECT_EQ(learned({open_, *built_ / "outer_none.so", *built_ / "mid.so"}), 3);
+  EXPECT_EQ(report()["failed_probes"], 0U);
+}
+
 TEST_F(LearnedModules, another_library_path_of_a_child_counts) {
   const std::string run_it = open_ + " " + dir_ / "mod.so" + "; echo $?; ";
   const Words words = {"/bin/sh", "-c", run_it + "LD_LIBRARY_PATH=" + *built_ / "b" + " " + run_it};
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided(words).out, "3\n4\n") << i;
+}
+
+TEST_F(LearnedModules, another_library_path_that_leads_to_no_other_file_does_not_count) {
+  // As mpirun of Open MPI sets one for its ranks, if it is started by its path.
+  fs::create_directories(dir_ / "more");
+  for (const auto& slow : {std::string(), built_->path()}) {
+    options_.env.push_back("HEDDLE_SLOW=" + slow);
+    EXPECT_EQ(learned({"/bin/sh", "-c",
+                       "LD_LIBRARY_PATH=" + dir_ / "more" + " " + open_ + " " +
+                           *built_ / "a/mod.so" + "; exit $?"}),
+              3);
+    EXPECT_EQ(report()["failed_probes"], 0U);
+    EXPECT_EQ(report()["unguided_processes"], 0U);
+  }
 }
 
 TEST_F(LearnedModules, what_is_gone_or_new_is_not_resolved_again) {
