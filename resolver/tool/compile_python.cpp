@@ -2,17 +2,22 @@
 #include "resolver/tool/compile_python.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <thread>
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/output_file.hpp"
 #include "base/run_program.hpp"
 #include "base/task_pool.hpp"
@@ -45,11 +50,19 @@ constexpr std::chrono::seconds kStartTime{60};
 constexpr std::chrono::milliseconds kFileTime{200};
 constexpr std::size_t kMostProcesses = 16;
 
-/// A Python file without its compiled form.
+/// A Python file without its compiled form, or with one that Python does not take.
 struct Source {
   std::string path;
   std::size_t tree = 0;
   std::int64_t mtime_ns = 0;
+  std::uint64_t size = 0;
+  bool has_compiled = false;  ///< in the tree
+};
+
+/// What names and marks the compiled files of an interpreter.
+struct PycFormat {
+  std::string tag;    ///< as in x.TAG.pyc
+  std::string magic;  ///< the first four bytes, in hexadecimal; empty: unknown
 };
 
 /// The map's own interpreter; empty: none that may be run. A user who may change it, or what it
@@ -95,7 +108,37 @@ std::string compiled_name(std::string_view source, const std::string& tag) {
   return std::string(source.substr(0, source.size() - 2)) + tag + ".pyc";
 }
 
-std::vector<Source> find_sources(const MapContent& content, const std::string& tag,
+/// `dir/__pycache__/x.TAG.pyc` of `dir/x.py`.
+std::string compiled_path(const std::string& source, const std::string& tag) {
+  const auto slash = source.rfind('/') + 1;
+  return source.substr(0, slash) + "__pycache__/" + compiled_name(source.substr(slash), tag);
+}
+
+/// Whether Python would compile `source` again although it has a compiled form: what copied or
+/// checked out the files has given them other times (CPython, importlib/_bootstrap_external.py,
+/// _classify_pyc() and _validate_timestamp_pyc()). Not of a file that cannot be read, nor of one
+/// with a hash of the source in place of its time. The worst that a hostile file's header can
+/// have: its source is compiled, or not.
+bool is_stale(const Source& source, const PycFormat& format) {
+  const auto file = open_regular(compiled_path(source.path, format.tag));
+  std::array<std::uint8_t, 16> header;
+  if (!file || format.magic.empty()) return false;
+  const auto got = ::pread(file->get(), header.data(), header.size(), 0);
+  if (got != static_cast<ssize_t>(header.size())) return got >= 0;
+  const auto number = [&](std::size_t at) {  // little-endian
+    return header[at] | std::uint32_t{header[at + 1]} << 8 | std::uint32_t{header[at + 2]} << 16 |
+           std::uint32_t{header[at + 3]} << 24;
+  };
+  if (fmt::format("{:02x}", fmt::join(header.begin(), header.begin() + 4, "")) != format.magic)
+    return true;
+  constexpr std::uint32_t kHashBased = 1;
+  if (number(4) == kHashBased || number(4) == (kHashBased | 2)) return false;
+  return number(4) != 0 ||
+         number(8) != static_cast<std::uint32_t>(source.mtime_ns / 1'000'000'000) ||
+         number(12) != static_cast<std::uint32_t>(source.size);
+}
+
+std::vector<Source> find_sources(const MapContent& content, const PycFormat& format,
                                  const std::function<bool(const std::string&)>& is_wanted) {
   std::vector<Source> out;
   for (std::size_t i = 0; i < content.trees.size(); ++i) {
@@ -105,11 +148,18 @@ std::vector<Source> find_sources(const MapContent& content, const std::string& t
       if (!S_ISREG(node.mode) || node.hole || !node.name.ends_with(".py")) continue;
       const auto cache = index.find(node.parent, "__pycache__");
       if (cache && (index.node(*cache).hole || !S_ISDIR(index.node(*cache).mode))) continue;
-      if (cache && index.find(*cache, compiled_name(node.name, tag))) continue;
+      const auto compiled =
+          cache ? index.find(*cache, compiled_name(node.name, format.tag)) : std::nullopt;
+      if (compiled && !S_ISREG(index.node(*compiled).mode)) continue;
       auto path = content.trees[i].path + "/" + index.path(id);
-      if (is_wanted(path)) out.push_back({std::move(path), i, node.mtime_ns});
+      if (is_wanted(path))
+        out.push_back({std::move(path), i, node.mtime_ns, node.size, compiled.has_value()});
     }
   }
+  for_each_at_once(out.size(), [&](std::size_t i) {
+    if (out[i].has_compiled && !is_stale(out[i], format)) out[i].path.clear();
+  });
+  std::erase_if(out, [](const Source& source) { return source.path.empty(); });
   return out;
 }
 
@@ -137,7 +187,8 @@ Entry* child_of(Entry& directory, std::string_view name) {
   return at == directory.children.end() ? nullptr : &*at;
 }
 
-/// Adds the compiled form of the file at `path`, which is relative to `root`.
+/// Adds the compiled form of the file at `path`, which is relative to `root`, in place of an older
+/// one.
 void add_compiled(Entry& root, std::string_view path, const std::string& tag, std::uint64_t size) {
   Entry* directory = &root;
   for (auto slash = path.find('/'); slash != path.npos; slash = path.find('/')) {
@@ -158,7 +209,10 @@ void add_compiled(Entry& root, std::string_view path, const std::string& tag, st
     ++directory->links;
     cache = &directory->children.emplace_back(std::move(fresh));
   }
-  cache->children.push_back(std::move(made));
+  if (Entry* stale = child_of(*cache, made.name))
+    *stale = std::move(made);
+  else
+    cache->children.push_back(std::move(made));
 }
 
 }  // namespace
@@ -171,14 +225,19 @@ Result<std::map<std::string, std::string>> compile_python(
   if (python.empty()) return out;
   // Another architecture's, Python 2, ...: the bundle is right without.
   auto printed =
-      run_python(python, {"import sys; print(sys.implementation.cache_tag)"}, kStartTime);
+      run_python(python,
+                 {"import sys, importlib.util\n"
+                  "print(sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER.hex())"},
+                 kStartTime);
   if (!printed) {
     warn(printed.error());
     return out;
   }
-  const auto tag = printed->substr(0, printed->find('\n'));
+  PycFormat format;
+  std::istringstream(*printed) >> format.tag >> format.magic;
+  const auto& tag = format.tag;
   if (tag.empty() || tag == "None" || tag.find('/') != tag.npos) return out;
-  const auto sources = find_sources(content, tag, is_wanted);
+  const auto sources = find_sources(content, format, is_wanted);
   if (sources.empty()) return out;
   std::string list;
   for (const auto& source : sources) list.append(source.path).push_back('\0');
@@ -193,7 +252,7 @@ Result<std::map<std::string, std::string>> compile_python(
   });
   std::vector<std::optional<Entry>> roots(content.trees.size());
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    const auto& [path, tree, mtime_ns] = sources[i];
+    const auto& [path, tree, mtime_ns, size, has_compiled] = sources[i];
     const auto made = directory + "/" + std::to_string(i) + ".pyc";
     struct stat status {};
     if (::stat(made.c_str(), &status) != 0) continue;
@@ -204,8 +263,7 @@ Result<std::map<std::string, std::string>> compile_python(
       roots[tree] = entry_of(value_or_throw(TreeIndex::of(content.trees[tree].index)), kTreeRoot);
     add_compiled(*roots[tree], std::string_view(path).substr(content.trees[tree].path.size() + 1),
                  tag, static_cast<std::uint64_t>(status.st_size));
-    const auto slash = path.rfind('/') + 1;
-    out[path.substr(0, slash) + "__pycache__/" + compiled_name(path.substr(slash), tag)] = made;
+    out[compiled_path(path, tag)] = made;
   }
   for (std::size_t tree = 0; tree < roots.size(); ++tree)
     if (roots[tree])

@@ -221,6 +221,64 @@ TEST_F(Pack, of_a_full_disk_says_so_and_leaves_nothing) {
   EXPECT_EQ(made.out, "");
 }
 
+// Copied without their times or checked out anew, as by cp -r or git: every rank would compile
+// them.
+TEST_F(Pack, compiles_the_python_files_whose_compiled_form_is_stale) {
+  const std::string python = "/usr/bin/python3.11";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
+  const Strings names = {"time", "size", "magic", "flags", "cut", "broken", "hash", "good"};
+  const auto pyc = [&](const std::string& name) {
+    return tree_ + "/__pycache__/" + name + ".cpython-311.pyc";
+  };
+  for (const auto& name : names) {
+    const auto source = add(name + ".py", "value = 'a'\n");
+    run_checked({python, "-c",
+                 "import py_compile, sys\nmode = py_compile.PycInvalidationMode\n"
+                 "py_compile.compile(sys.argv[1], doraise=True, invalidation_mode="
+                 "mode.CHECKED_HASH if 'hash' in sys.argv[1] else mode.TIMESTAMP)",
+                 source});
+  }
+  run_checked({"touch", "-d", "2001-01-01", tree_ + "/time.py", tree_ + "/broken.py"});
+  add("broken.py", "this is no Python\n");
+  add("size.py", "value = 'abc'\n");
+  run_checked({"touch", "-r", pyc("size"), tree_ + "/size.py"});
+  const auto change = [&](const std::string& name, std::size_t at) {
+    auto bytes = value_or_throw(read_file(pyc(name)));
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+    write_text(pyc(name), bytes);
+  };
+  change("magic", 0);
+  change("flags", 4);
+  fs::resize_file(pyc("cut"), 15);
+  std::map<std::string, std::string> before;
+  for (const auto& name : names) before[name] = value_or_throw(read_file(pyc(name)));
+  auto content = map_of({python}, {tree_});
+  content.programs.push_back({.path = python, .object = 0, .view = 0});
+  value_or_throw(write_map(content, map_));
+  const auto made = pack();
+  ASSERT_EQ(made.status, 0) << made.err;
+
+  const auto reader = value_or_throw(MapReader::open(bundle_));
+  const auto trees = value_or_throw(reader.trees());
+  const auto file = value_or_throw(open_file(bundle_, O_RDONLY));
+  std::string stream;
+  for (std::size_t i = 0; i < reader.bundle()->frames.size(); ++i)
+    stream += value_or_throw(read_frame(file.get(), bundle_, *reader.bundle(), i));
+  const auto packed_bytes = [&](const std::string& name) {
+    const auto id = *trees[0].second.find_path("__pycache__/" + name + ".cpython-311.pyc");
+    return stream.substr(reader.bundle()->trees[0][id], trees[0].second.node(id).size);
+  };
+  for (const auto& name : {"broken", "hash", "good"}) EXPECT_EQ(packed_bytes(name), before[name]);
+  for (const std::string name : {"time", "size", "magic", "flags", "cut"}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(value_or_throw(read_file(pyc(name))), before[name]);  // the original stays
+    // What Python itself writes for this source.
+    const auto source = tree_ + "/" + name + ".py";
+    run_checked({python, "-m", "py_compile", source});
+    EXPECT_EQ(packed_bytes(name), value_or_throw(read_file(pyc(name))));
+  }
+}
+
 TEST_F(Pack, compiles_the_python_files_that_lack_it) {
   const std::string python = "/usr/bin/python3.11";
   if (!fs::exists(python)) HEDDLE_SKIP("no python3.11");
@@ -228,8 +286,7 @@ TEST_F(Pack, compiles_the_python_files_that_lack_it) {
   add("pkg/broken.py", "this is no Python\n");
   add("pkg/private.py", "y = 2\n", 0600);
   add("unused.py", "z = 3\n");
-  add("__pycache__/has.cpython-311.pyc", "as it is");
-  add("has.py", "z = 3\n");
+  run_checked({python, "-m", "py_compile", add("has.py", "z = 3\n")});
   auto content = map_of({python}, {tree_});
   content.objects[0].is_elf = true;
   content.programs.push_back({.path = python, .object = 0, .view = 0});

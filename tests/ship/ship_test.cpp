@@ -63,6 +63,12 @@ class Ship : public Bundle {
   RunResult sh(const std::string& script) const { return cluster_->sh(script); }
   RunResult on(int node, const std::string& script) const { return cluster_->on(node, script); }
 
+  /// Before a command of `user`.
+  static std::string as(unsigned user) {
+    const auto id = std::to_string(user);
+    return user == 0 ? "" : "setpriv --clear-groups --regid " + id + " --reuid " + id + " ";
+  }
+
   struct Shipped {
     RunResult result;
     Json report;
@@ -76,12 +82,9 @@ class Ship : public Bundle {
   Shipped ship(const std::string& options, unsigned user = 0) const {
     const auto report = dir_ / "report.json";
     fs::remove(report);
-    const auto as = user == 0 ? std::string()
-                              : "setpriv --clear-groups --regid " + std::to_string(user) +
-                                    " --reuid " + std::to_string(user) + " ";
     Shipped out;
-    out.result = sh(as + "salloc -Q -N4 " + staged_program("fs-ship") + " --json " + report + " " +
-                    options + " " + bundle());
+    out.result = sh(as(user) + "salloc -Q -N4 " + staged_program("fs-ship") + " --json " + report +
+                    " " + options + " " + bundle());
     if (fs::exists(report)) out.report = Json::parse(value_or_throw(read_file(report)));
     return out;
   }
@@ -92,6 +95,27 @@ class Ship : public Bundle {
                      "n=$(wc -l <$dir/calls)\n" + before +
                      "\nsbcast -f -j $step $src $dst\nstatus=$?\n" + after + "\nexit $status");
     return "--via '" + (dir_ / "engine") + " {step} {src} {dst}'";
+  }
+  /// From here on the bundle is of /bin/sh and a tree with `content`.
+  void pack_a_program() {
+    const auto resolve = staged_program("fs-resolve");
+    const auto made =
+        sh("mkdir data && mv content data && " + resolve +
+           " build -o sh.map --tree data /bin/sh && " + resolve + " pack sh.map -o app.bundle");
+    ASSERT_EQ(made.status, 0) << made.err;
+    size_ = fs::file_size(bundle());
+  }
+  /// Starts a program from the shipped bundle on each of `nodes`.
+  void expect_starts(const Shipped& shipped, const Strings& nodes) const {
+    const auto sum = sh("sha256sum <data/content").out;
+    for (const auto& node : nodes) {
+      const auto started =
+          sh("srun -N1 -w " + node + " " + staged_program("fs-gen") + " -q --map " +
+             shipped.report.at("path").get<std::string>() +
+             " sh -c 'grep -q heddle /proc/self/mountinfo && sha256sum <data/content'");
+      EXPECT_EQ(started.status, 0) << node << ": " << started.err;
+      EXPECT_EQ(started.out, sum) << node;
+    }
   }
   /// Files in the nodes' /tmp of fs-ship's.
   std::string left() const {
@@ -160,6 +184,7 @@ TEST_F(Ship, by_default_by_sbcast_for_an_ordinary_user_and_once_a_job) {
 }
 
 TEST_F(Ship, a_full_disk_leaves_one_node_with_the_shared_file) {
+  pack_a_program();
   on(3, "head -c 58M /dev/zero >/tmp/fill");
   const auto shipped = ship("--min-nodes 3");
   EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
@@ -171,6 +196,7 @@ TEST_F(Ship, a_full_disk_leaves_one_node_with_the_shared_file) {
   EXPECT_EQ(on(3, "readlink " + path + "; cmp " + path + " " + bundle()).out, bundle() + "\n");
   const auto source = fs::path(path).replace_extension(".source").string();
   EXPECT_EQ(on(2, "readlink " + source).out, bundle() + "\n");
+  expect_starts(shipped, {"n1", "n2", "n3", "n4"});
 }
 
 TEST_F(Ship, a_bundle_flipped_or_cut_in_transit_is_sent_again) {
@@ -221,6 +247,7 @@ TEST_F(Ship, a_bundle_always_flipped_is_never_used) {
 }
 
 TEST_F(Ship, a_killed_receiver_is_replaced) {
+  pack_a_program();
   const auto shipped =
       ship(engine("[ $n -gt 1 ] || srun --overlap -w n2 -N1 -n1 bash -c 'for p in /proc/[0-9]*; do "
                   "tr \"\\0\" \" \" "
@@ -229,9 +256,11 @@ TEST_F(Ship, a_killed_receiver_is_replaced) {
   EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
   EXPECT_EQ(shipped.node("n2").at("tries"), 2);
   EXPECT_EQ(shipped.node("n1").at("tries"), 1);
+  expect_starts(shipped, {"n1", "n2", "n3", "n4"});
 }
 
 TEST_F(Ship, a_node_that_dies_meanwhile_harms_no_other) {
+  pack_a_program();
   const auto shipped = ship("--timeout 6 --min-nodes 3 " +
                             engine("[ $n -gt 1 ] || kill -9 $(cat $dir/c/pid.n4)", ""));
   EXPECT_EQ(shipped.result.status, 0) << shipped.result.err;
@@ -240,6 +269,7 @@ TEST_F(Ship, a_node_that_dies_meanwhile_harms_no_other) {
     EXPECT_EQ(shipped.node(node).at("source"), "copy");
     EXPECT_EQ(shipped.node(node).at("tries"), 2);
   }
+  expect_starts(shipped, {"n1", "n2", "n3"});
 }
 
 TEST_F(Ship, an_engine_that_waits_for_a_dead_node_is_ended_and_the_others_have_their_copies) {
@@ -338,14 +368,15 @@ TEST_F(Ship, each_node_pulls_from_a_registry_and_writes_no_cache) {
 
 /// The cluster runs the shipped epilog, or none.
 struct Cancelled : Ship {
-  /// Cancels a job that has shipped and runs, or one whose engine is at work.
-  void cancel(const std::string& script) {
+  /// Cancels a job of root or `user` that has shipped and runs, or one whose engine is at work.
+  void cancel(const std::string& script, unsigned user = 0) {
     write_script(dir_ / "job", script);
-    ASSERT_EQ(sh("sbatch -N4 -o job.out job").status, 0);
-    ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "running"); }))
+    const auto submitted = sh(as(user) + "sbatch -N4 -o job.out job");
+    ASSERT_EQ(submitted.status, 0) << submitted.err;
+    ASSERT_TRUE(wait_until(40s, [&] { return fs::exists(dir_ / "running"); }))
         << read_file(dir_ / "job.out").value_or("");
     EXPECT_THAT(left(), HasSubstr(id_));
-    sh("scancel -s KILL -u root");
+    sh("scancel -s KILL -u " + std::to_string(user));
     const auto cancelled = std::chrono::steady_clock::now();
     EXPECT_TRUE(wait_until(10s, [&] { return sh("squeue -h").out.empty(); }));
     EXPECT_TRUE(wait_until(10s, [&] { return processes().empty(); })) << processes();
@@ -374,6 +405,19 @@ TEST_F(CancelledWithEpilog, job_leaves_no_file_mount_or_process) {
   cancel(staged_program("fs-ship") + " app.bundle && srun " + fs_gen +
          " -q --via private --map sleep.map sh -c 'grep -q heddle /proc/self/mountinfo && touch "
          "running; exec sleep 100'");
+  EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
+}
+
+TEST_F(CancelledWithEpilog, job_of_a_user_that_runs_from_its_bundle_leaves_nothing) {
+  const auto resolve = staged_program("fs-resolve");
+  const auto made = sh(resolve + " build -o sh.map /bin/sh /bin/sleep && " + resolve +
+                       " pack sh.map -o app.bundle");
+  ASSERT_EQ(made.status, 0) << made.err;
+  id_ = made.out.substr(made.out.rfind(' ') + 1, 64);
+  cancel("map=$(" + staged_program("fs-ship") + " app.bundle) && srun " + staged_program("fs-gen") +
+             " -q --map $map sh -c 'grep -q heddle /proc/self/mountinfo && touch running; exec "
+             "sleep 100'",
+         65534);
   EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
 }
 
