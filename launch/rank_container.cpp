@@ -25,8 +25,9 @@ using Words = std::vector<std::string>;
 
 /// Beginnings of the names of variables by which launchers and transports speak to their ranks. The
 /// rest of the host's environment (PATH, LD_LIBRARY_PATH) is wrong in an image.
-constexpr const char* kLauncherVariables[] = {"PMI",    "MPI",   "OMPI",  "OPAL", "PRTE", "HYD",
-                                              "SLURM_", "PALS_", "FLUX_", "UCX_", "FI_",  "OMP_"};
+constexpr const char* kLauncherVariables[] = {"PMI",  "MPI",    "OMPI",  "OPAL",  "PRTE",
+                                              "HYD",  "SLURM_", "PALS_", "FLUX_", "ALPS_",
+                                              "JSM_", "MV2_",   "UCX_",  "FI_",   "OMP_"};
 
 /// The template of `backend`: a word of the command a line; lines that begin with # are comments.
 Result<Words> read_template(const std::string& backend) {
