@@ -165,6 +165,7 @@ void apply_profile(Options& o) {
   if (o.settings.source.empty()) o.settings.source = container.source;
   const auto& library = profile.mpi.library;
   if (!o.quiet && !library.empty() && ::access(library.c_str(), F_OK) != 0)
+  if (!o.settings.image.empty()) o.settings.mpi = library;
     warn(Error(library, "the profile's MPI library cannot be found", std::strerror(errno),
                "fs-launch profile edit " + name + " --mpi DIR"));
 }
@@ -195,7 +196,10 @@ AppEnd run_launcher(const Words& command, const std::string& reports) {
 }
 
 void prepare_image(LaunchSettings& settings) {
-  RankContainer container{settings.image, settings.backend};
+  RankContainer container;
+  container.image = settings.image;
+  container.backend = settings.backend;
+  container.mpi = settings.mpi;
   value_or_throw(prepare_containers(container));
   settings.backend = container.backend;
   settings.hooks = container.hooks;

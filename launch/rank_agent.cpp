@@ -157,8 +157,8 @@ class Rank {
       report(profile.error());
       return 126;
     }
-    RankContainer container{settings_.image, settings_.backend, settings_.source, settings_.hooks,
-                            profile->files};
+    RankContainer container{settings_.image, settings_.backend, settings_.source,
+                            settings_.hooks, settings_.mpi,     profile->files};
     for (const auto& [name, value] : profile->environment) container.names.push_back(name);
     return enter_container(container, path_, options_.command);
   }

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/child.hpp"
+#include "base/content_hash.hpp"
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
@@ -91,12 +92,18 @@ Result<void> prepare_containers(RankContainer& container) {
     warn(container.backend + ": untested: its template follows the engine's documentation");
   if (std::ranges::none_of(*words, [](auto& word) { return word.find("{hooks}") != word.npos; }))
     return {};
+  // A file for each MPI: launches with another run meanwhile.
   container.hooks = default_cache_dir() + "/launch/hooks.d";
+  Words install = {"fs-hook", "install", "--always"};
+  if (!container.mpi.empty()) {
+    container.hooks += "/" + hash_bytes(container.mpi).hex().substr(0, 16);
+    install.insert(install.end(), {"--mpi", container.mpi});
+  }
+  install.insert(install.end(), {"--dir", container.hooks});
   const auto here = TRY(own_program_dir());
   const auto null = TRY(open_file("/dev/null", O_WRONLY));
   SpawnOptions options{{{null.get(), STDOUT_FILENO}}};
-  auto child = TRY(spawn(here + "/fs-hook",
-                         {"fs-hook", "install", "--always", "--dir", container.hooks}, options));
+  auto child = TRY(spawn(here + "/fs-hook", install, options));
   if (TRY(child.wait()) != 0)
     return fail(container.hooks, "fs-hook cannot be installed there: the image's MPI would run");
   return {};
@@ -122,6 +129,7 @@ Result<Words> container_command(const RankContainer& container, const std::strin
     for (const auto& [name, value] :
          {std::pair{"{image}", container.image},
           {"{hooks}", container.hooks},
+          {"{mpi}", container.mpi},
           {"{cwd}", cwd},
           {"{bin}", bin},
           {"{program}", path.starts_with('/') ? path : cwd + "/" + path}})
@@ -136,6 +144,7 @@ Result<Words> container_command(const RankContainer& container, const std::strin
       {"{if directory}", fs::is_directory(container.image)},
       {"{if image}", !fs::is_directory(container.image)},
       {"{if user}", ::geteuid() != 0},
+      {"{if mpi}", !container.mpi.empty()},
       {"{if PMI_FD}", std::getenv("PMI_FD") != nullptr}};
   for (auto word : words) {
     if (word.starts_with('#')) continue;
