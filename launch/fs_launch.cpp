@@ -266,7 +266,7 @@ AppEnd launch(Options& o) {
 #ifdef HEDDLE_WITH_JOBS
   if (o.job) prepare_job(o.settings);
 #endif
-  const auto hooks = hooks_for(o.settings);
+  const auto hooks = hooks_for(o.settings, find_program(o.command[0]).value_or(""));
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
     for (const auto& note : hooks->notes) warn(note);

@@ -326,3 +326,26 @@ TEST_F(FsLaunch, missing_map_or_launcher_is_one_line) {
 
 }  // namespace
 }  // namespace heddle::test
+  // A site's or user's configuration of Open MPI has it, which variables would hide.
+  const auto in_file = [&](const std::string& file, const std::string& variable) {
+    fs::create_directories(fs::path(file).parent_path());
+    std::ofstream(file) << "# orte_fork_agent = none\n orte_fork_agent=/usr/bin/nice -n 3\n";
+    options_.env.back() = variable;
+    plan = launch({"true"}, {"--dry-run"});
+    EXPECT_THAT(plan.err, HasSubstr(file + ": sets orte_fork_agent, which stays"));
+    EXPECT_THAT(plan.out, Not(HasSubstr("OMPI_MCA_orte_fork_agent")));
+    const auto nice = launch({"mpirun.openmpi", "-n", "2", "nice"}, {"--report"});
+    EXPECT_EQ(nice.out, "3\n3\n") << nice.err;
+    EXPECT_THAT(nice.err, HasSubstr("2 of 2 ranks guided"));
+    fs::remove(file);
+  };
+  in_file(dir_ / "home/.openmpi/mca-params.conf", "HOME=" + dir_ / "home");
+  in_file(dir_ / "site.conf", "OMPI_MCA_mca_base_param_files=/nonexistent," + dir_ / "site.conf");
+  // Of an installation of its own.
+  fs::create_directories(dir_ / "opt/bin");
+  fs::create_directories(dir_ / "opt/etc");
+  fs::copy_file("/bin/true", dir_ / "opt/bin/mpirun");
+  std::ofstream(dir_ / "opt/etc/openmpi-mca-params.conf") << "orte_fork_agent = nice\n";
+  options_.env.back() = "HOME=" + dir_ / "home";
+  EXPECT_THAT(launch({dir_ / "opt/bin/mpirun"}, {"--dry-run"}).err, HasSubstr("opt/etc/openmpi-"));
+  EXPECT_EQ(launch({"true"}, {"--dry-run"}).err, "");
