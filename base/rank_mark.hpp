@@ -20,12 +20,22 @@ inline constexpr unsigned kMarkDigits = 16;
 
 /// Slurm's is last, since a launcher within a batch job sets the ranks' own.
 inline constexpr const char* kRankVariables[] = {
-    "OMPI_COMM_WORLD_RANK", "PMIX_RANK",      "PMI_RANK",
-    "PALS_RANKID",          "FLUX_TASK_RANK", "SLURM_PROCID"};
+    "OMPI_COMM_WORLD_RANK", "PMIX_RANK",          "PMI_RANK",    "PALS_RANKID", "FLUX_TASK_RANK",
+    "MV2_COMM_WORLD_RANK",  "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID"};
+/// How many ranks there are.
+inline constexpr const char* kSizeVariables[] = {"OMPI_COMM_WORLD_SIZE",
+                                                 "PMI_SIZE",
+                                                 "PALS_SIZE",
+                                                 "FLUX_JOB_SIZE",
+                                                 "MV2_COMM_WORLD_SIZE",
+                                                 "JSM_NAMESPACE_SIZE",
+                                                 "SLURM_STEP_NUM_TASKS",
+                                                 "SLURM_NTASKS"};
 /// What tells a rank from the rank or batch script that its launcher was started by.
 inline constexpr const char* kStepVariables[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
                                                  "PMI_PORT",       "PMI_FD",
-                                                 "SLURM_STEP_ID",  "FLUX_JOB_ID"};
+                                                 "SLURM_STEP_ID",  "FLUX_JOB_ID",
+                                                 "ALPS_APP_ID"};
 
 /// Differs between a rank and the process that its launcher was started by. 0: no rank.
 /// `value_of(name)` is the variable's value, or nullptr.

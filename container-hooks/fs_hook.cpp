@@ -117,7 +117,7 @@ class CommandLine {
     sub->add_option("--at", s.mount_point, "The mount point in containers")
         ->check(bad_container_path)
         ->option_text("PATH");
-    sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")
+    sub->add_option("--mpi", s.mpi, "The host's MPI: auto, its prefix, or its library")
         ->transform([](const std::string& mpi) {
           return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
         })

@@ -39,6 +39,7 @@
 #include "launch/rank_agent.hpp"
 #include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
+#include "launch/rank_watch.hpp"
 #include "launch/session/hold.hpp"
 #include "launch/session/session_command.hpp"
 #include "resolver/elf/cached_facts.hpp"
@@ -165,6 +166,7 @@ void apply_profile(Options& o) {
   if (o.settings.backend.empty()) o.settings.backend = container.backend;
   if (o.settings.source.empty()) o.settings.source = container.source;
   const auto& library = profile.mpi.library;
+  if (!o.settings.image.empty()) o.settings.mpi = library;
   if (!o.quiet && !library.empty() && ::access(library.c_str(), F_OK) != 0)
     warn(Error(library, "the profile's MPI library cannot be found", std::strerror(errno),
                "fs-launch profile edit " + name + " --mpi DIR"));
@@ -187,16 +189,20 @@ AppEnd run_launcher(const Words& command, const std::string& reports) {
       value_or_throw(AppProcess::start({*path, command, Environment().entries()}, {}, signals));
   if (auto started = app.run(); !started)
     return {report_exec_failure(command[0], started.error().code())};
+  if (reports.empty()) return value_or_throw(app.wait(signals));
+  const auto size = watch_ranks(reports.substr(reports.rfind('/') + 1));
   const auto end = value_or_throw(app.wait(signals));
-  if (reports.empty()) return end;
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;
-  say_text("fs-launch: " + to_table(read_reports(reports), time.count()));
+  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), *size));
   return end;
 }
 
 void prepare_image(LaunchSettings& settings) {
-  RankContainer container{settings.image, settings.backend};
+  RankContainer container;
+  container.image = settings.image;
+  container.backend = settings.backend;
+  container.mpi = settings.mpi;
   value_or_throw(prepare_containers(container));
   settings.backend = container.backend;
   settings.hooks = container.hooks;
@@ -240,11 +246,11 @@ AppEnd launch(Options& o) {
     print_plan({}, o.command);
     return {};
   };
-  std::optional<TempDir> reports;
+  std::optional<ReportDirectory> reports;
   if (o.report && !o.dry_run) {
     std::error_code ignored;  // create() fails then
     std::filesystem::create_directories(default_cache_dir(), ignored);
-    auto made = TempDir::create("launch", default_cache_dir());
+    auto made = ReportDirectory::make(default_cache_dir());
     if (!made) return unguided(made.error());
     reports = std::move(*made);
     o.settings.reports = reports->path();
@@ -263,7 +269,7 @@ AppEnd launch(Options& o) {
 #ifdef HEDDLE_WITH_JOBS
   if (o.job) prepare_job(o.settings);
 #endif
-  const auto hooks = hooks_for(o.settings);
+  const auto hooks = hooks_for(o.settings, find_program(o.command[0]).value_or(""));
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
     for (const auto& note : hooks->notes) warn(note);

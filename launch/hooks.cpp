@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <sstream>
 
 #include "base/child.hpp"
 #include "base/content_hash.hpp"
+#include "base/open_regular.hpp"
 #include "base/rank_mark.hpp"
 #include "base/run_directory.hpp"
 #include "base/try.hpp"
@@ -18,12 +21,56 @@ namespace heddle::launch {
 namespace {
 
 constexpr const char* kAuditFile = "/libheddle-audit.so";
-constexpr const char* kAgentHooks[] = {"OMPI_MCA_orte_fork_agent", "PRTE_MCA_odls_base_exec_agent"};
+
+/// A parameter of a launcher that puts words before each rank's. Variables come before the
+/// launcher's files (mca_base_var.c), which a hook of a site's is in, so ours would hide it.
+struct AgentHook {
+  const char* variable;
+  const char* parameter;
+  const char* list;    ///< the variable that names the files, separated by commas
+  const char* user;    ///< else below HOME
+  const char* system;  ///< and in the installation's etc
+};
+constexpr AgentHook kAgentHooks[] = {
+    {"OMPI_MCA_orte_fork_agent", "orte_fork_agent", "OMPI_MCA_mca_base_param_files",
+     "/.openmpi/mca-params.conf", "/openmpi-mca-params.conf"},
+    {"PRTE_MCA_odls_base_exec_agent", "odls_base_exec_agent", "PRTE_MCA_mca_base_param_files",
+     "/.prte/mca-params.conf", "/prte-mca-params.conf"}};
+constexpr std::size_t kLargestFile = std::size_t{1} << 20;
 constexpr std::string_view kOurHook = "/usr/bin/env LD_AUDIT=";
 
 bool is_ours(const std::string& hook) {
   return hook.starts_with(kOurHook) &&
          hook.find(std::string(" ") + kLaunchVariable + "=") != hook.npos;
+}
+
+/// The file that sets the parameter of `hook` for the launcher at `program`; empty: none is found.
+std::string file_with(const AgentHook& hook, const std::string& program) {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  std::vector<std::string> files;
+  std::istringstream list(variable(hook.list));
+  for (std::string file; std::getline(list, file, ',');) files.push_back(file);
+  if (files.empty()) {
+    files = {variable("HOME") + hook.user, std::string("/etc") + hook.system,
+             std::string("/etc/openmpi") + hook.system};
+    std::error_code error;
+    const auto real = std::filesystem::canonical(program, error);
+    for (const auto& prefix : {variable("OPAL_PREFIX"), real.parent_path().parent_path().string()})
+      if (!prefix.empty()) files.push_back(prefix + "/etc" + hook.system);
+  }
+  for (const auto& path : files) {
+    const auto file = open_regular(path);
+    std::istringstream lines(file ? read_all(file->get(), path, kLargestFile).value_or("") : "");
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line.substr(0, line.find('=')));
+      std::string name;
+      if (line.find('=') != line.npos && words >> name && name == hook.parameter) return path;
+    }
+  }
+  return "";
 }
 
 /// The installation: of a path that launchers would split or change, a link in a directory of the
@@ -50,7 +97,7 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
 
 }  // namespace
 
-Result<Hooks> hooks_for(const LaunchSettings& settings) {
+Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program) {
   TRY(audit_library_path());
   Hooks out;
   const std::string prefix = TRY(plain_prefix(out.notes));
@@ -64,21 +111,25 @@ Result<Hooks> hooks_for(const LaunchSettings& settings) {
   const auto hook = std::string(kOurHook) +
                     (list.find_first_of(" \t\n\"'$`\\") == list.npos ? list : library) + " " +
                     kLaunchVariable + "=" + launch;
-  for (const char* name : kAgentHooks) {
-    const auto theirs = environment.get(name);
-    if (theirs && !theirs->empty() && !is_ours(*theirs))
-      out.notes.push_back(std::string(name) +
-                          " is set already and stays: ranks on other nodes may run unguided");
+  for (const auto& agent : kAgentHooks) {
+    const auto theirs = environment.get(agent.variable);
+    const bool is_set = theirs && !theirs->empty();
+    const auto file = is_set ? "" : file_with(agent, program);
+    if ((is_set && !is_ours(*theirs)) || !file.empty())
+      out.notes.push_back((is_set ? std::string(agent.variable) + " is set already and"
+                                  : file + ": sets " + agent.parameter + ", which") +
+                          " stays: ranks on other nodes may run unguided");
     else
-      out.variables.emplace_back(name, hook);
+      out.variables.emplace_back(agent.variable, hook);
   }
   return out;
 }
 
 void remove_hooks() {
   Environment environment;
-  for (const char* name : kAgentHooks)
-    if (const auto value = environment.get(name); value && is_ours(*value)) ::unsetenv(name);
+  for (const auto& agent : kAgentHooks)
+    if (const auto value = environment.get(agent.variable); value && is_ours(*value))
+      ::unsetenv(agent.variable);
   ::unsetenv(kLaunchVariable);
   const auto list = environment.get("LD_AUDIT");
   if (!list) return;

@@ -26,8 +26,9 @@ struct Hooks {
   std::vector<std::string> notes;  ///< what of the user's is left alone, and what that costs
 };
 
-/// Fails when this installation's path can be given to no launcher.
-Result<Hooks> hooks_for(const LaunchSettings& settings);
+/// `program`: the launcher's file, near which its site's configuration may be. Fails when this
+/// installation's path can be given to no launcher.
+Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program);
 
 /// In a rank: takes all of hooks_for() out of this process's environment.
 void remove_hooks();

@@ -59,6 +59,7 @@ void for_each_field(Settings& s, const Each& each) {
   each("backend", s.backend);
   each("source", s.source);
   each("hooks", s.hooks);
+  each("mpi", s.mpi);
   each("hold", s.hold);
   each("reports", s.reports);
   each("job", s.job);

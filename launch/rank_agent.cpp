@@ -76,8 +76,7 @@ class Inherited {
 };
 
 std::uint64_t job_size() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "FLUX_JOB_SIZE",
-                           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"})
+  for (const char* name : kSizeVariables)
     if (const char* text = std::getenv(name)) return std::strtoull(text, nullptr, 10);
   return 0;
 }
@@ -158,8 +157,8 @@ class Rank {
       report(profile.error());
       return 126;
     }
-    RankContainer container{settings_.image, settings_.backend, settings_.source, settings_.hooks,
-                            profile->files};
+    RankContainer container{settings_.image, settings_.backend, settings_.source,
+                            settings_.hooks, settings_.mpi,     profile->files};
     for (const auto& [name, value] : profile->environment) container.names.push_back(name);
     return enter_container(container, path_, options_.command);
   }

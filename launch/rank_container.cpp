@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/child.hpp"
+#include "base/content_hash.hpp"
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
@@ -25,8 +26,9 @@ using Words = std::vector<std::string>;
 
 /// Beginnings of the names of variables by which launchers and transports speak to their ranks. The
 /// rest of the host's environment (PATH, LD_LIBRARY_PATH) is wrong in an image.
-constexpr const char* kLauncherVariables[] = {"PMI",    "MPI",   "OMPI",  "OPAL", "PRTE", "HYD",
-                                              "SLURM_", "PALS_", "FLUX_", "UCX_", "FI_",  "OMP_"};
+constexpr const char* kLauncherVariables[] = {"PMI",  "MPI",    "OMPI",  "OPAL",  "PRTE",
+                                              "HYD",  "SLURM_", "PALS_", "FLUX_", "ALPS_",
+                                              "JSM_", "MV2_",   "UCX_",  "FI_",   "OMP_"};
 
 /// The template of `backend`: a word of the command a line; lines that begin with # are comments.
 Result<Words> read_template(const std::string& backend) {
@@ -90,11 +92,17 @@ Result<void> prepare_containers(RankContainer& container) {
     warn(container.backend + ": untested: its template follows the engine's documentation");
   if (std::ranges::none_of(*words, [](auto& word) { return word.find("{hooks}") != word.npos; }))
     return {};
+  // A file for each MPI: launches with another run meanwhile.
   container.hooks = default_cache_dir() + "/launch/hooks.d";
+  Words install = {"fs-hook", "install", "--always"};
+  if (!container.mpi.empty()) {
+    container.hooks += "/" + hash_bytes(container.mpi).hex().substr(0, 16);
+    install.insert(install.end(), {"--mpi", container.mpi});
+  }
+  install.insert(install.end(), {"--dir", container.hooks});
   const auto here = TRY(own_program_dir());
-  const auto done = TRY(run_and_read(here + "/fs-hook",
-                                     {"fs-hook", "install", "--always", "--dir", container.hooks},
-                                     {.limit = std::chrono::seconds(60)}));
+  const auto done =
+      TRY(run_and_read(here + "/fs-hook", install, {.limit = std::chrono::seconds(60)}));
   if (done.status != 0)
     return fail(container.hooks, "fs-hook cannot be installed there: the image's MPI would run");
   return {};
@@ -120,6 +128,7 @@ Result<Words> container_command(const RankContainer& container, const std::strin
     for (const auto& [name, value] :
          {std::pair{"{image}", container.image},
           {"{hooks}", container.hooks},
+          {"{mpi}", container.mpi},
           {"{cwd}", cwd},
           {"{bin}", bin},
           {"{program}", path.starts_with('/') ? path : cwd + "/" + path}})
@@ -134,6 +143,7 @@ Result<Words> container_command(const RankContainer& container, const std::strin
       {"{if directory}", fs::is_directory(container.image)},
       {"{if image}", !fs::is_directory(container.image)},
       {"{if user}", ::geteuid() != 0},
+      {"{if mpi}", !container.mpi.empty()},
       {"{if PMI_FD}", std::getenv("PMI_FD") != nullptr}};
   for (auto word : words) {
     if (word.starts_with('#')) continue;

@@ -17,6 +17,7 @@ struct RankContainer {
   std::string backend;             ///< empty: auto
   std::string source;              ///< as Profile::Container's
   std::string hooks;               ///< a directory of podman's with fs-hook's file; empty: none
+  std::string mpi;                 ///< the host's MPI library for it; empty: what fs-hook finds
   std::vector<std::string> files;  ///< as Profile's
   std::vector<std::string> names;  ///< variables of the rank, besides the launchers'
 };

@@ -3,14 +3,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "base/escape.hpp"
-#include "base/fd.hpp"
+#include "base/launch/rank.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 
@@ -18,13 +22,62 @@ namespace heddle::launch {
 namespace {
 
 constexpr std::size_t kLargest = std::size_t{64} << 20;
+constexpr const char* kLock = "/.lock";  // no node's name
+constexpr time_t kYoung = 60;            // seconds: one that is made now may have no lock yet
+constexpr std::size_t kMostNamed = 20;
+constexpr const char* kSilent =
+    "static or setuid programs, or nodes that have no heddle or do not see the directory of the "
+    "reports";
 
 struct Node {
   std::uint64_t ranks = 0, guided = 0, probes = 0, opens = 0, microseconds = 0;
   std::map<std::string, std::uint64_t> reasons;
 };
 
+/// Removes what killed launches from this node have left in `parent`.
+void sweep(const std::string& parent, const std::string& prefix) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(parent, error), end; !error && at != end;
+       at.increment(error)) {
+    const auto path = at->path().string();
+    const auto random = at->path().filename().string();
+    struct stat st {};
+    if (!random.starts_with(prefix) || random.size() != prefix.size() + 7 ||  // mkdtemp(3)
+        ::lstat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != ::geteuid() ||
+        st.st_mtim.tv_sec > ::time(nullptr) - kYoung)
+      continue;
+    const auto lock = open_file(path + kLock, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+    if (lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) == 0) (void)remove_tree(path);
+  }
+}
+
+/// "1, 4-6": of 0 to size-1 those that are not in `present`.
+std::string missing_ranks(const std::set<std::uint64_t>& present, std::uint64_t size) {
+  std::string out;
+  std::size_t named = 0;
+  for (std::uint64_t rank = 0; rank < size; ++rank) {
+    if (present.contains(rank)) continue;
+    if (++named > kMostNamed) return out + ", ...";
+    const auto first = rank;
+    while (rank + 1 < size && !present.contains(rank + 1)) ++rank;
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", first);
+    if (rank > first) out += fmt::format("-{}", rank);
+  }
+  return out;
+}
+
 }  // namespace
+
+Result<ReportDirectory> ReportDirectory::make(const std::string& parent) {
+  const auto prefix = "launch-" + host_name();
+  sweep(parent, prefix);
+  auto directory = TRY(TempDir::create(prefix, parent));
+  const auto path = directory.path() + kLock;
+  auto lock = TRY(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
+  // Without locks (a network file system) the sweep gets none either.
+  (void)::flock(lock.get(), LOCK_EX | LOCK_NB);
+  return ReportDirectory(std::move(directory), std::move(lock));
+}
 
 Result<void> write_report(const std::string& directory, const RankReport& r) {
   const auto path = directory + "/" + r.node;
@@ -60,10 +113,12 @@ std::vector<RankReport> read_reports(const std::string& directory) {
   return out;
 }
 
-std::string to_table(const std::vector<RankReport>& reports, double seconds) {
+std::string to_table(const std::vector<RankReport>& reports, double seconds, std::uint64_t size) {
   std::map<std::string, Node> nodes;
-  std::uint64_t size = 0, guided = 0, probes = 0, opens = 0;
+  std::set<std::uint64_t> ranks;
+  std::uint64_t guided = 0, probes = 0, opens = 0;
   for (const auto& r : reports) {
+    ranks.insert(r.rank);
     auto& node = nodes[r.node];
     ++node.ranks;
     node.guided += r.guided;
@@ -78,6 +133,9 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds) {
     probes += node.probes;
     opens += node.opens;
   }
+  if (reports.empty() && size == 0)
+    return fmt::format("no rank reported in {:.2f} s: no rank was started, or only {}\n", seconds,
+                       kSilent);
   auto out = fmt::format(
       "{} of {} ranks guided on {} node{} in {:.2f} s; {} failed look-ups and {} opens of "
       "libraries "
@@ -85,11 +143,8 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds) {
       guided, std::max<std::uint64_t>(size, reports.size()), nodes.size(),
       nodes.size() == 1 ? "" : "s", seconds, probes, opens);
   if (size > reports.size())
-    out += fmt::format(
-        "{} ranks did not report: static or setuid programs, or nodes that have no heddle or do "
-        "not "
-        "see the directory of the reports\n",
-        size - reports.size());
+    out += fmt::format("{} rank{} did not report ({}): {}\n", size - reports.size(),
+                       size - reports.size() == 1 ? "" : "s", missing_ranks(ranks, size), kSilent);
   if (nodes.empty()) return out;
   out += fmt::format("{:<20} {:>6} {:>7} {:>10} {:>8} {:>8}  {}\n", "node", "ranks", "guided",
                      "look-ups", "opens", "ms/rank", "why not");

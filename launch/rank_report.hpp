@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/result.hpp"
+#include "base/fd.hpp"
+#include "base/temp_dir.hpp"
 
 namespace heddle::launch {
 
@@ -24,12 +25,28 @@ struct RankReport {
   std::string why;                 ///< why it is not guided, or not by a mount
 };
 
+/// Where ranks write: `launch-NODE-XXXXXX` in `parent`, which the destructor removes. After a
+/// kill -9 the next launch from this node does, since a lock in it is free then; not those of
+/// other nodes, whose locks a network file system may not show.
+class ReportDirectory {
+ public:
+  static Result<ReportDirectory> make(const std::string& parent);
+  const std::string& path() const { return directory_.path(); }
+
+ private:
+  ReportDirectory(TempDir directory, Fd lock)
+      : directory_(std::move(directory)), lock_(std::move(lock)) {}
+  TempDir directory_;
+  Fd lock_;
+};
+
 /// Failure: the directory is not seen here, or is full; the rank goes on.
 Result<void> write_report(const std::string& directory, const RankReport& report);
 /// Of each node and rank the last one. Lines that cannot be read are left out.
 std::vector<RankReport> read_reports(const std::string& directory);
 
-/// The table of fs-launch --report.
-std::string to_table(const std::vector<RankReport>& reports, double seconds);
+/// The table of fs-launch --report. `size`: ranks that the job had at least.
+std::string to_table(const std::vector<RankReport>& reports, double seconds,
+                     std::uint64_t size = 0);
 
 }  // namespace heddle::launch

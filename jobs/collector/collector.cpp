@@ -453,8 +453,6 @@ std::int64_t read_digits(const char* text, unsigned count) {
 }
 
 void read_environment(char** envp) {
-  static constexpr const char* kSizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE",
-                                           "FLUX_JOB_SIZE", "SLURM_NTASKS"};
   static constexpr const char* kContainers[] = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER",
                                                 "SHIFTER_IMAGE", "container"};
   unsigned rank = 99, ranks = 99, container = 99;
@@ -479,10 +477,12 @@ void read_environment(char** envp) {
       case 'F':
       case 'S':
       case 'A':
+      case 'J':
+      case 'M':
       case 'c':
       case 'P':
         if (const char* value = choose(kRankVariables, rank)) state.rank = number_of(value);
-        if (const char* value = choose(kSizes, ranks)) state.ranks = number_of(value);
+        if (const char* value = choose(kSizeVariables, ranks)) state.ranks = number_of(value);
         if (const char* value = choose(kContainers, container)) state.container = value;
         if (const char* value = value_in(text, "PAPIEX_TAGS")) state.tags = value;
         break;

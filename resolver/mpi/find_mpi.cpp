@@ -320,6 +320,10 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& pref
     auto install = describe(world, loader, real, found_by, true);
     if (install && !install->identity.family.empty()) found.push_back(std::move(*install));
   };
+  if (std::error_code none; fs::is_regular_file(prefix, none)) {
+    consider(prefix, "--prefix");
+    return found;
+  }
   auto directories =
       prefix.empty() ? directories_from_path() : directories_of_prefix(prefix, "--prefix");
   if (prefix.empty())

@@ -49,8 +49,8 @@ struct MpiInstall {
 };
 
 /// Every MPI installation that PATH, `mpicc -show`, the environment and ld.so.cache lead to, each
-/// library once, in that order; with `prefix`, only those below it or behind its links. No library
-/// is loaded. Fails only when this machine's ld.so cannot be read.
+/// library once, in that order; with `prefix`, only those below it or behind its links, or the
+/// library of that path. No library is loaded. Fails only when this machine's ld.so cannot be read.
 Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& prefix);
 
 /// As find_mpi() for one library of any kind: a soname of ld.so.cache, or a path. ENOENT: none.

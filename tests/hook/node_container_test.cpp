@@ -12,10 +12,11 @@ namespace {
 class NodeContainer : public RealMpiTest,
                       public ::testing::WithParamInterface<std::tuple<const char*, const char*>> {
  protected:
+  virtual void make_root() { prepare("runc", std::get<1>(GetParam())); }
   void SetUp() override {
     if (backend() == "charliecloud" && run({"sh", "-c", "command -v ch-run"}).status != 0)
       HEDDLE_SKIP("charliecloud is not installed");
-    prepare("runc", std::get<1>(GetParam()));
+    make_root();
     if (IsSkipped() || HasFatalFailure()) return;
     if (staged_program("fs-launch").empty())
       HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");
@@ -165,6 +166,52 @@ TEST_P(NodeContainer, what_cannot_be_one_starts_no_rank_on_the_host) {
   }
   EXPECT_FALSE(fs::exists(dir_ / "app/started"));
 }
+
+/// Of several MPIs of the host.
+TEST_P(NodeContainer, profiles_mpi_is_the_hosts) {
+  auto library = run_checked({"sh", "-c", "realpath /usr/lib/*/libmpich.so.12"}).out;
+  auto bytes = read_file(lines_of(library).at(0)).value_or("");
+  ASSERT_NE(bytes.find("4.0.2"), bytes.npos);
+  for (auto at = bytes.find("4.0.2"); at != bytes.npos; at = bytes.find("4.0.2", at))
+    bytes.replace(at, 5, "4.0.9");
+  fs::create_directories(dir_ / "mpi/lib");
+  std::ofstream(dir_ / "mpi/lib/libmpich.so.12") << bytes;
+  options_.env.push_back("XDG_CONFIG_HOME=" + (dir_ / "config"));
+  const auto create = [&](const std::string& name, const std::string& prefix) {
+    return run({staged_program("fs-launch"), "profile", "create", name, "--mpi", prefix}, options_);
+  };
+  ASSERT_EQ(create("other", dir_ / "mpi").status, 0);
+  const auto ran = launch(ranks(2, {"./hello"}), {"--profile", "other"});
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("1 of 2, sum 3, glibc " + glibc() + ", MPICH Version:\t4.0.9"));
+  EXPECT_THAT(launch(ranks(1, {"./hello"})).out, HasSubstr("4.0.2"));
+
+  // One of another family starts no rank.
+  const auto open_mpi = run({"sh", "-c", "ls -d /usr/lib/*/openmpi"});
+  if (open_mpi.status != 0 || create("open", lines_of(open_mpi.out).at(0)).status != 0)
+    HEDDLE_SKIP("Open MPI is not installed");
+  const auto refused = launch(ranks(1, {"./hello"}), {"--profile", "open"});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, HasSubstr("Wi4MPI"));
+}
+
+class OpenMpiContainer : public NodeContainer {
+ protected:
+  void make_root() override { prepare_open_mpi_5("runc"); }
+};
+
+TEST_P(OpenMpiContainer, ranks_run_on_the_hosts_mpi) {
+  options_.env.push_back("OMPI_MCA_rmaps_base_oversubscribe=1");
+  const auto ran = launch(kMpirun + Strings{"-n", "4", "./hello"});
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_THAT(ran.out,
+                HasSubstr(std::to_string(rank) + " of 4, sum 10, glibc 2.41, Open MPI v4."));
+}
+
+INSTANTIATE_TEST_SUITE_P(, OpenMpiContainer, ::testing::Values(std::tuple{"bare", "trixie"}),
+                         [](const auto& each) { return std::string(std::get<0>(each.param)); });
 
 INSTANTIATE_TEST_SUITE_P(, NodeContainer,
                          ::testing::Combine(::testing::Values("bare", "charliecloud"),

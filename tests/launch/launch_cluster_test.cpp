@@ -83,6 +83,41 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
       cluster_->sh(fs_launch_ + " --report --slow / srun -Q -N4 -n4 hostname | sort");
   EXPECT_EQ(ranks.out, "n1\nn2\nn3\nn4\n");
   EXPECT_THAT(ranks.err, HasSubstr("3 of 4 ranks guided on 3 nodes"));
+  EXPECT_THAT(ranks.err, HasSubstr("1 rank did not report (2): "));
+}
+
+/// Bytes, statuses and messages of srun's ranks, input, and what srun itself refuses.
+TEST_F(OnNodes, srun_runs_ranks_as_without) {
+  std::ofstream(dir_ / "show.c") << R"(#include <stdio.h>
+#include <string.h>
+int main(int n, char** v) {
+  for (int i = 1; i < n; ++i) printf("%d[", i), fwrite(v[i], 1, strlen(v[i]), stdout), puts("]");
+  return 0;
+})";
+  run_checked({"cc", "-o", dir_ / "show", dir_ / "show.c"});
+  std::ofstream(dir_ / "sum.sh") << "\"$@\" | cksum\n";
+  std::ofstream(dir_ / "env.sh") << "env -0 | tr '\\0\\n' '\\n\\1' | grep -a ^VARIABLE_ | cksum\n";
+  std::ofstream(dir_ / "variables.sh")
+      << "i=0; while [ $i -lt 10000 ]; do export \"VARIABLE_$i=$i\n=\t \"; i=$((i+1)); done\n";
+  const std::string lines[] = {
+      "srun -Q ./show 'a b' '' 'line\nbreak' '*' '$HOME' \"'\\\"\\\\\" --report '\xff' '\n'",
+      "srun -Q sh sum.sh ./show $(head -c 65536 /dev/zero | tr '\\0' x) 'x\n'",
+      ". ./variables.sh; srun -Q sh env.sh",
+      "printf 'some input\\n\\n\\377' | srun -Q -n1 cksum",
+      "srun -Q -n2 -N2 sh -c 'exit $((SLURM_PROCID * 7))'",
+      "srun -Q -n1 sh -c 'kill -SEGV $$'",
+      "srun -Q -n1 ./nonexistent",
+      "srun --foo-unknown true",
+      "srun -Q -n1 --mpi=unknown true"};
+  for (const auto& line : lines) {
+    auto ours = line;
+    ours.insert(line.find("srun"), fs_launch_ + " --slow / ");
+    const auto bare = cluster_->sh(line), with = cluster_->sh(ours);
+    EXPECT_EQ(with.status, bare.status) << line;
+    EXPECT_EQ(with.out, bare.out) << line;
+    EXPECT_FALSE(bare.out.empty() && bare.err.empty()) << line;
+    EXPECT_EQ(sorted_lines(with.err), sorted_lines(bare.err)) << line;
+  }
 }
 
 }  // namespace

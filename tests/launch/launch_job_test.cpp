@@ -59,7 +59,9 @@ class Of500Libraries : public OnSlowFiles {
 TEST_F(Of500Libraries, a_node_has_one_mount_and_a_shipped_bundle_is_all_that_is_read) {
   (void)slow_->reset();
   std::ofstream(dir_ / "rank.sh")
-      << "\"$@\"; echo $(hostname) $(sed -n 's,.* \\(0:[0-9]*\\) / /tmp/hd-.*,\\1,p' "
+      << "\"$@\"; ps -o ppid= -C fs-mount | while read p; do cat /proc/$p/comm; done | "
+         "grep -cx fs-mount >daemons.$(hostname)\n"
+         "echo $(hostname) $(sed -n 's,.* \\(0:[0-9]*\\) / /tmp/hd-.*,\\1,p' "
          "/proc/self/mountinfo)\n";
   const auto plain = cluster_->sh(
       fs_launch_ + " --report srun -Q -O -N4 -n32 sh rank.sh files/app | sort | uniq -c",
@@ -68,10 +70,15 @@ TEST_F(Of500Libraries, a_node_has_one_mount_and_a_shipped_bundle_is_all_that_is_
   auto lines = lines_of(plain.out);
   EXPECT_EQ(lines.size(), 5U) << plain.out << plain.err;
   EXPECT_EQ(lines.at(0), "     32 " + farm_.output.substr(0, farm_.output.size() - 1));
-  for (int node = 1; node <= 4; ++node)
+  for (int node = 1; node <= 4; ++node) {
     EXPECT_THAT(plain.out, testing::ContainsRegex("  8 n" + std::to_string(node) + " 0:[0-9]+\n"));
+    EXPECT_EQ(read_file(dir_ / ("daemons.n" + std::to_string(node))).value_or(""), "1\n");
+  }
   EXPECT_THAT(plain.err, HasSubstr("32 of 32 ranks guided on 4 nodes"));
-  (void)slow_->reset();
+  // Each node opens each library once to resolve the program, and once to serve it.
+  const auto read = slow_->reset();
+  EXPECT_LE(requests(read.files, "lib/", "OPEN"), 2U * 4U * 500U);
+  EXPECT_GE(requests(read.files, "lib/", "OPEN"), 500U);
   const auto bundle = fs_launch_ + " --report --map app.bundle srun -Q -O -n32 files/app; "s;
   const auto copies = "srun -Q sh -c \"stat -c %i-%Y /tmp/heddle-job-*/*.bundle\" | sort >"s;
   const auto twice = cluster_->sh("salloc -Q -N4 sh -c '" + bundle + copies + "one; " + bundle +
@@ -132,6 +139,7 @@ TEST_F(OfAPythonProgram, later_ranks_of_a_node_ask_nothing_of_the_file_system) {
   (void)asked(1, "");  // resolves, and learns
   // The first job of a node; reading ahead is not of its second rank.
   std::string difference = "not tried";
+  std::uint64_t more = 0;
   std::thread first([&] {
     const auto ran =
         cluster_->sh("salloc -Q -N4 sh -c '" + job(1, "", "done") + "'", {.deadline = 3min});
@@ -146,6 +154,7 @@ TEST_F(OfAPythonProgram, later_ranks_of_a_node_ask_nothing_of_the_file_system) {
     for (const auto& [what, count] : four) {
       const auto found = alone.find(what);
       const auto before = found == alone.end() ? 0 : found->second;
+      more += count - std::min(count, before);
       if (count >= before + 12)
         difference += fmt::format("{}: {} and not {}\n", what, count, before);
     }
@@ -153,6 +162,7 @@ TEST_F(OfAPythonProgram, later_ranks_of_a_node_ask_nothing_of_the_file_system) {
   std::ofstream(dir_ / "done") << "";
   first.join();
   EXPECT_EQ(difference, "");
+  EXPECT_LT(more, 12U) << "requests in all of twelve ranks more";
 }
 
 TEST_F(OnNodes, ranks_of_a_node_enter_one_container) {
@@ -171,6 +181,25 @@ TEST_F(OnNodes, ranks_of_a_node_enter_one_container) {
   EXPECT_TRUE(wait_until(10s, [&] { return cluster_->on(1, "pgrep -x heddle-root").out.empty(); }));
 }
 
+TEST_F(OnNodes, mpi_programs_run_in_a_container_of_each_node) {
+  if (run({"sh", "-c", "command -v mpicc.mpich"}).status != 0)
+    HEDDLE_SKIP("mpicc.mpich is not installed");
+  const auto source = std::getenv("HEDDLE_SOURCE") ? std::getenv("HEDDLE_SOURCE") : ".";
+  const auto made = run({source + "/tests/support/rootfs"s, "trixie-mpich"}, {.deadline = 9min});
+  if (made.status != 0) HEDDLE_SKIP(made.err);
+  std::ofstream(dir_ / "app.c") << Cluster::kRanksSayWhere;
+  run_checked({"mpicc.mpich", "-o", dir_ / "app", dir_ / "app.c"});
+  const auto ran = cluster_->sh(fs_launch_ + " --report --backend bare --image " +
+                                lines_of(made.out).at(0) + " srun -Q -N4 -n8 --mpi=pmi2 ./app");
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  Strings expected;
+  for (int rank = 0; rank < 8; ++rank)
+    expected.push_back("n" + std::to_string(1 + rank / 2) + " " + std::to_string(rank) + " 8");
+  EXPECT_EQ(sorted_lines(ran.out), expected) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("in a container of "));
+  EXPECT_TRUE(wait_until(10s, [&] { return cluster_->on(1, "pgrep -x heddle-root").out.empty(); }));
+}
+
 class OnOddNodes : public OnNodes {};
 
 TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {
@@ -185,8 +214,8 @@ TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {
   EXPECT_EQ(odd.out, all) << odd.err;
   EXPECT_EQ(odd.status, 0);
   EXPECT_THAT(odd.err, testing::ContainsRegex("\nn1 [^\n]*  \n")) << "no reason";
+  EXPECT_THAT(odd.err, testing::ContainsRegex("\nn2 [^\n]*No space left on device"));
   EXPECT_THAT(odd.err, testing::ContainsRegex("\nn3 [^\n]*mount namespace: "));
-  RecordProperty("report", odd.err);
   (void)cluster_->on(2, "rm /tmp/full");
 
   // As seen by a plain user.
@@ -246,7 +275,7 @@ class KilledOnNodes : public OnNodes {
     const auto count = "c=; for i in 1 2 3 4; do c=\"$c $(" + cluster_->rsh() +
                        " n$i pgrep -cx sleeper)\"; done; ";
     const auto result = cluster_->sh(
-        prefix +
+        kInterruptible + prefix +
             " srun -Q -N4 -n8 ./sleeper 1000 & launch=$!\n"
             "for i in $(seq 100); do " +
             count + "[ \"$c\" = ' 2 2 2 2' ] && break; sleep 0.1; done\n" + "sleep 0.5; " + kill +
@@ -261,6 +290,14 @@ class KilledOnNodes : public OnNodes {
     if (kill.ends_with(kAll)) (void)cluster_->sh(fs_launch_ + " --slow / srun -Q -N4 -n4 sleep 0");
     EXPECT_TRUE(wait_until(15s, [&] { return left().empty(); })) << kill << ": " << left();
   }
+  /// After a kill -9 the next launch removes the directory of the reports.
+  void expect_no_reports() const {
+    (void)cluster_->sh("find cache/heddle -name 'launch-*' -exec touch -d '-2 minutes' {} +; " +
+                       fs_launch_ + " --report true");
+    EXPECT_EQ(cluster_->sh("ls -d cache/heddle/launch-*").out, "");
+  }
+  /// A shell without job control has SIGINT ignored in what it starts in the background.
+  static constexpr const char* kInterruptible = "env --default-signal=INT ";
   static constexpr const char* kAll = " n2 pkill -KILL -x fs-mount";
 };
 
@@ -268,6 +305,7 @@ TEST_F(KilledOnNodes, ranks_live_on_as_without_heddle) {
   run_checked({"cp", "/bin/sleep", dir_ / "sleeper"});
   const auto heddle = fs_launch_ + " --slow /";
   for (const auto& kill : {"kill -KILL $launch"s, "kill -INT $launch"s,
+                           "kill -INT $launch; sleep 0.3; kill -INT $launch"s,
                            cluster_->rsh() + " n2 pkill -KILL -x slurmstepd"})
     EXPECT_EQ(survivors(heddle, kill), survivors("", kill)) << kill;
   for (const char* which : {kAll, " n2 pkill -KILL -ox fs-mount", " n2 pkill -KILL -nx fs-mount"})
@@ -275,27 +313,39 @@ TEST_F(KilledOnNodes, ranks_live_on_as_without_heddle) {
 }
 
 TEST_F(KilledOnNodes, nothing_stays_whatever_ends_and_when) {
+  const auto n2 = cluster_->rsh() + " n2 pkill -KILL ";
+  const auto srun = "srun -Q -N4 -n8"s, hosts = " n1:2,n2:2,n3:2,n4:2"s,
+             mpirun = "mpirun.openmpi --mca plm_rsh_agent " + cluster_->rsh() + " -host" + hosts,
+             hydra = "mpiexec.hydra -launcher ssh -launcher-exec " + cluster_->rsh() + " -hosts" +
+                     hosts + " -n 8";
+  std::vector<std::pair<std::string, std::string>> victims = {
+      {srun, "scancel -s KILL $(squeue -ho %A)"},
+      {srun, "pkill -KILL -x srun"},
+      {srun, n2 + "-x slurmstepd"},
+      {srun, n2 + "-nx fs-mount"},
+      {srun, n2 + "-ox fs-mount"},
+      {srun, cluster_->rsh() + kAll},
+      {mpirun, n2 + "-x orted"},
+      {mpirun, cluster_->rsh() + kAll},
+      {hydra, n2 + "-x hydra_pmi_proxy"},
+      {hydra, cluster_->rsh() + kAll}};
+  for (const auto& launcher : {srun, mpirun, hydra})
+    for (const auto* signal : {"KILL", "INT", "TERM"})
+      victims.emplace_back(launcher, "kill -"s + signal + " $launch");
   // HEDDLE_KILLS=100 tries so many.
   const char* wanted = std::getenv("HEDDLE_KILLS");
-  const int tries = wanted ? std::atoi(wanted) : 9;
-  const std::string victims[] = {"scancel -s KILL $(squeue -ho %A)",
-                                 "pkill -KILL -x srun",
-                                 "kill -KILL $launch",
-                                 "kill -INT $launch",
-                                 "kill -TERM $launch",
-                                 cluster_->rsh() + " n2 pkill -KILL -x slurmstepd",
-                                 cluster_->rsh() + " n2 pkill -KILL -nx fs-mount",
-                                 cluster_->rsh() + " n2 pkill -KILL -ox fs-mount",
-                                 cluster_->rsh() + kAll};
-  for (int i = 0; i < tries; ++i) {
-    const auto& kill = victims[static_cast<std::size_t>(i) % std::size(victims)];
-    const auto moment = std::to_string(i * 37 % 100);  // hundredths of the first second
-    (void)cluster_->sh(fs_launch_ + " --slow / srun -Q -N4 -n8 sleep 2 & launch=$!\nsleep 0." +
-                       (moment.size() == 1 ? "0" : "") + moment + "; " + kill +
-                       "; sleep 0.2; "
-                       "scancel -u root; wait");
+  const auto tries = wanted ? std::strtoul(wanted, nullptr, 10) : victims.size();
+  for (std::size_t i = 0; i < tries; ++i) {
+    const auto& [launcher, kill] = victims.at(i % victims.size());
+    const auto moment = fmt::format("{:02}", i * 37 % 100);  // hundredths of the first second
+    // Whether it becomes the launcher, or waits for it, is another each time.
+    const auto options = i / victims.size() % 2 == i % 2 ? " --report"s : "";
+    (void)cluster_->sh(kInterruptible + fs_launch_ + options + " --slow / " + launcher +
+                       " sleep 2 & launch=$!\nsleep 0." + moment + "; " + kill +
+                       "; sleep 0.2; scancel -u root; wait");
     expect_clean(kill);
-    ASSERT_FALSE(HasFailure()) << "at 0." << moment;
+    expect_no_reports();
+    ASSERT_FALSE(HasFailure()) << launcher << options << ": " << kill << " at 0." << moment;
   }
 }
 

@@ -2,6 +2,7 @@
 // fs-launch before the launchers of one machine: what their ranks, their users and the machine see.
 #include <sys/wait.h>
 
+#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/prelude.hpp"
 
@@ -92,14 +93,21 @@ TEST_P(Launched, ranks_are_guided_by_one_mount) {
   EXPECT_EQ(ours.status, 0) << ours.err;
   EXPECT_EQ(ours.out, farm.output + farm.output);
   EXPECT_THAT(ours.err, HasSubstr("fs-launch: 2 of 2 ranks guided on 1 node"));
-  std::ofstream(dir_ / "rank.sh") << "echo $HEDDLE_INDEX; grep -c /.m/ /proc/$$/maps; read x <go\n";
-  ASSERT_EQ(::mkfifo((dir_ / "go").c_str(), 0600), 0);
+  // While both are there the daemons of this TMPDIR are counted: a worker each, whose parent is
+  // one.
+  std::ofstream(dir_ / "rank.sh") << "echo $HEDDLE_INDEX; grep -c /.m/ /proc/$$/maps; >up.$$\n"
+                                     "while [ ! -e go ]; do sleep 0.05; done\n";
+  std::ofstream(dir_ / "count.sh")
+      << "while [ $(ls | grep -c ^up) -lt 2 ]; do sleep 0.05; done\n"
+         "for pid in $(pgrep -x fs-mount); do\n"
+         "  grep -qz ^TMPDIR=$PWD/tmp$ /proc/$pid/environ || continue\n"
+         "  cat /proc/$(ps -o ppid= $pid | tr -d ' ')/comm\n"
+         "done | grep -cx fs-mount >daemons; >go\n";
   const auto maps =
-      sh("(sleep 0.7; pgrep -cf \"^fs-mount --keep private\" >services; echo >go; "
-         "echo >go) & " +
-         to_shell(launched(two({"sh", dir_ / "rank.sh"}))) + "; wait");
+      sh("sh count.sh & " + to_shell(launched(two({"sh", dir_ / "rank.sh"}))) + "; wait");
   const auto lines = lines_of(maps.out);
   ASSERT_EQ(lines.size(), 4U) << maps.out << maps.err;
+  EXPECT_EQ(read_file(dir_ / "daemons").value_or(""), "1\n");
   std::map<std::string, int> count;
   for (const auto& line : lines) ++count[line];
   EXPECT_EQ(count.size(), 2U) << maps.out;  // the same index and number of mappings in each
@@ -152,16 +160,36 @@ TEST_P(Launched, exit_statuses_and_signals_are_the_launchers) {
 }
 
 TEST_P(Launched, static_programs_run_and_are_counted) {
-  const auto app =
-      compile("static", "#include <stdio.h>\nint main() { puts(\"static\"); }", {"-static"});
+  const auto app = compile("static",
+                           "#include <stdio.h>\n#include <unistd.h>\n"
+                           "int main() { sleep(1); puts(\"static\"); }",
+                           {"-static"});
   const auto ours = launch(two({app}), {"--report"});
   EXPECT_EQ(ours.out, "static\nstatic\n");
-  EXPECT_THAT(ours.err, HasSubstr("fs-launch: 0 of 0 ranks guided"));
+  EXPECT_THAT(ours.err, HasSubstr("fs-launch: 0 of 2 ranks guided"));
+  EXPECT_THAT(ours.err, HasSubstr("2 ranks did not report (0-1): static or setuid programs"));
+  const auto none = launch({"true"}, {"--report"});
+  EXPECT_THAT(none.err, HasSubstr("fs-launch: no rank reported"));
   std::ofstream(dir_ / "script") << "#!/bin/sh\necho $0 $1\n";
   fs::permissions(dir_ / "script", fs::perms(0755));
   const auto script = launch(two({dir_ / "script", "a b"}), {"--report"});
   EXPECT_EQ(script.out, (dir_ / "script") + " a b\n" + (dir_ / "script") + " a b\n");
   EXPECT_THAT(script.err, HasSubstr("2 of 2 ranks guided"));
+}
+
+TEST_P(Launched, setuid_programs_run_as_their_owner_and_are_counted) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root");
+  const auto app = compile("setuid",
+                           "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
+                           "int main() { printf(\"%d %d\\n\", geteuid(), getenv(\"LD_AUDIT\") "
+                           "!= NULL); }");
+  ASSERT_EQ(::chown(app.c_str(), 65534, 65534), 0);
+  ASSERT_EQ(::chmod(app.c_str(), 04755), 0);
+  const auto mixed = launch(one({app, ":", "-n", "1", "git", "--version"}), {"--report"});
+  EXPECT_EQ(mixed.status, 0);
+  EXPECT_THAT(mixed.out, HasSubstr("65534 0\n"));
+  EXPECT_THAT(mixed.err, HasSubstr("fs-launch: 1 of 2 ranks guided on 1 node"));
+  EXPECT_THAT(mixed.err, HasSubstr("1 rank did not report (0): static or setuid programs"));
 }
 
 TEST_P(Launched, ranks_without_fuse_a_temporary_directory_or_the_library_run) {
@@ -196,15 +224,101 @@ TEST_P(Launched, ranks_without_fuse_a_temporary_directory_or_the_library_run) {
 }
 
 TEST_P(Launched, killed_launchers_leave_nothing) {
-  for (const std::string victim : {"fs-launch", "report"}) {
+  const auto reports = [&] {
+    return run({"sh", "-c", "ls -d cache/heddle/launch-*"}, options_).out;
+  };
+  const std::pair<Strings, int> kills[] = {
+      {{}, SIGKILL}, {{"--report"}, SIGTERM}, {{"--report"}, SIGINT}, {{"--report"}, SIGKILL}};
+  for (const auto& [options, signal] : kills) {
     auto child = start_silently(
-        "/usr/bin/env",
-        Strings{"env"} + Strings{options_.env.begin(), options_.env.begin() + 6} +
-            launched(two({"sleep", "3"}), victim == "report" ? Strings{"--report"} : Strings{}));
+        "/usr/bin/env", Strings{"env"} + Strings{options_.env.begin(), options_.env.begin() + 6} +
+                            launched(two({"sleep", "3"}), options));
     ASSERT_TRUE(wait_until(10s, [&] { return left().find("hd-") != std::string::npos; }));
-    ::kill(child.pid(), victim == "report" ? SIGTERM : SIGKILL);
+    ::kill(child.pid(), signal);
     (void)child.wait();
+    EXPECT_EQ(reports().empty(), options.empty() || signal != SIGKILL) << signal;
+    EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
   }
+  // The last one's is removed by the next launch, but not that of one that runs.
+  const auto killed = lines_of(reports()).at(0);
+  run_checked({"touch", "-d", "-2 minutes", dir_ / killed});
+  std::ofstream(dir_ / "rank.sh") << ">up; while [ ! -e go ]; do sleep 0.05; done\n";
+  const auto both = sh(
+      to_shell(launched(one({"sh", dir_ / "rank.sh"}), {"--report"})) +
+      "& while [ ! -e up ]; do sleep 0.05; done; touch -d '-2 minutes' cache/heddle/launch-*; " +
+      to_shell(launched({"true"}, {"--report"})) + "; ls -d cache/heddle/launch-* >now; >go; wait");
+  EXPECT_THAT(both.err, HasSubstr("1 of 1 ranks guided"));
+  EXPECT_EQ(lines_of(read_file(dir_ / "now").value_or("")).size(), 1U);
+  EXPECT_EQ(reports(), "");
+}
+
+/// A shell sees 128 and the signal, or what the launcher makes of it.
+TEST_P(Launched, signals_end_it_as_the_launcher) {
+  for (const std::string signal : {"INT", "TERM", "HUP"}) {
+    // SIGINT is ignored in what a shell without job control starts in the background.
+    const auto status = [&](const Strings& command) {
+      fs::remove(dir_ / "up");
+      return sh("env --default-signal=INT " + to_shell(command) +
+                " >out 2>&1 & while [ ! -e up ]; do sleep 0.05; done; kill -" + signal +
+                " $!; wait $!; echo $?")
+          .out;
+    };
+    const auto rank = one({"sh", "-c", ">up; exec sleep 20"});
+    const auto bare = status(rank);
+    EXPECT_EQ(status(launched(rank)), bare) << signal;
+    EXPECT_EQ(status(launched(rank, {"--report"})), bare) << signal;
+    EXPECT_THAT(read_file(dir_ / "out").value_or(""), HasSubstr("1 of 1 ranks guided")) << signal;
+  }
+}
+
+/// For want of a library, or as they are for another machine.
+TEST_P(Launched, programs_that_cannot_start_fail_as_without) {
+  build_library({.output = dir_ / "libgone.so", .source = "int gone() { return 1; }"});
+  const auto app = compile("app", "int gone(); int main() { return gone(); }",
+                           {dir_ / "libgone.so", "-Wl,-rpath," + dir_.path()});
+  fs::remove(dir_ / "libgone.so");
+  auto foreign = read_file("/bin/true").value_or("");
+  foreign.at(18) = '\x16';  // e_machine: IBM S/390
+  std::ofstream(dir_ / "foreign") << foreign;
+  fs::permissions(dir_ / "foreign", fs::perms(0755));
+  for (const auto& program : {app, dir_ / "foreign"}) {
+    // env(1), by which mpirun starts its ranks then, has a shell read what the kernel refuses.
+    if (program != app && GetParam().two[0] == "mpirun.openmpi") continue;
+    const auto bare = run(one({program}), options_), ours = launch(one({program}), {"--report"});
+    EXPECT_NE(bare.status, 0);
+    EXPECT_EQ(ours.status, bare.status) << program;
+    EXPECT_EQ(ours.out, bare.out);
+    // Each line of ld.so and the launcher but for those with a pid.
+    for (const auto& line : lines_of(bare.err))
+      if (line.find("PID") == line.npos && line.find(program) != line.npos) {
+        EXPECT_THAT(ours.err, HasSubstr(line));
+      }
+  }
+}
+
+TEST_P(Launched, users_preloads_and_auditors_work_in_ranks) {
+  const auto app = compile("app", R"(#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main() {
+  int (*extra)() = (int (*)())dlsym(RTLD_DEFAULT, "extra");
+  printf("%d %s\n", extra ? extra() : 0, getenv("LD_PRELOAD"));
+})");
+  const auto preload =
+      build_library({.output = dir_ / "preload.so", .source = "int extra() { return 7; }"});
+  const auto audit = build_library({.output = dir_ / "audit.so", .source = R"(#include <fcntl.h>
+#include <stdlib.h>
+unsigned la_version(unsigned version) {
+  if (getenv("PMI_RANK") || getenv("OMPI_COMM_WORLD_RANK")) open("audited", O_CREAT, 0600);
+  return version;
+})"});
+  options_.env.back() = "LD_AUDIT=" + audit;
+  options_.env.push_back("LD_PRELOAD=" + preload);
+  const auto ours = launch(one({app}), {"--report"});
+  EXPECT_EQ(ours.out, "7 " + preload + "\n") << ours.err;
+  EXPECT_THAT(ours.err, HasSubstr("1 of 1 ranks guided"));
+  EXPECT_TRUE(fs::exists(dir_ / "audited"));
 }
 
 TEST_P(Launched, ranks_with_few_descriptors_are_guided) {
@@ -271,6 +385,29 @@ TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
   const auto ranks =
       launch({"mpirun.openmpi", "-n", "2", "sh", "-c", "echo $OMPI_MCA_orte_fork_agent"});
   EXPECT_EQ(ranks.out, "/usr/bin/nice\n/usr/bin/nice\n") << ranks.err;
+  // A site's or user's configuration of Open MPI has it, which variables would hide.
+  const auto in_file = [&](const std::string& file, const std::string& variable) {
+    fs::create_directories(fs::path(file).parent_path());
+    std::ofstream(file) << "# orte_fork_agent = none\n orte_fork_agent=/usr/bin/nice -n 3\n";
+    options_.env.back() = variable;
+    plan = launch({"true"}, {"--dry-run"});
+    EXPECT_THAT(plan.err, HasSubstr(file + ": sets orte_fork_agent, which stays"));
+    EXPECT_THAT(plan.out, Not(HasSubstr("OMPI_MCA_orte_fork_agent")));
+    const auto nice = launch({"mpirun.openmpi", "-n", "2", "nice"}, {"--report"});
+    EXPECT_EQ(nice.out, "3\n3\n") << nice.err;
+    EXPECT_THAT(nice.err, HasSubstr("2 of 2 ranks guided"));
+    fs::remove(file);
+  };
+  in_file(dir_ / "home/.openmpi/mca-params.conf", "HOME=" + dir_ / "home");
+  in_file(dir_ / "site.conf", "OMPI_MCA_mca_base_param_files=/nonexistent," + dir_ / "site.conf");
+  // Of an installation of its own.
+  fs::create_directories(dir_ / "opt/bin");
+  fs::create_directories(dir_ / "opt/etc");
+  fs::copy_file("/bin/true", dir_ / "opt/bin/mpirun");
+  std::ofstream(dir_ / "opt/etc/openmpi-mca-params.conf") << "orte_fork_agent = nice\n";
+  options_.env.back() = "HOME=" + dir_ / "home";
+  EXPECT_THAT(launch({dir_ / "opt/bin/mpirun"}, {"--dry-run"}).err, HasSubstr("opt/etc/openmpi-"));
+  EXPECT_EQ(launch({"true"}, {"--dry-run"}).err, "");
   options_.env.back() = "LD_AUDIT=/nonexistent.so";
   plan = launch({"true"}, {"--dry-run"});
   EXPECT_THAT(plan.out, HasSubstr("libheddle-audit.so:/nonexistent.so"));

@@ -77,6 +77,12 @@ TEST_F(FsResolveMpi, identifies_libraries_of_a_prefix_by_content) {
   ASSERT_EQ(open_mpi.size(), 1U);
   EXPECT_EQ(open_mpi[0]["family"], "openmpi");
   EXPECT_EQ(open_mpi[0]["version"], "5.0.3");
+  // Of two the one that is named.
+  make_mpi(dir_ / "b/lib/libmpi.so.12", "libmpi.so.12", "int MPIR_Err(void){return 0;}");
+  EXPECT_EQ(found({"--prefix", dir_ / "b"}).size(), 2U);
+  const auto named = found({"--prefix", dir_ / "b/lib/libmpi.so.40"});
+  ASSERT_EQ(named.size(), 1U);
+  EXPECT_EQ(named[0]["family"], "openmpi");
 }
 
 /// Views of Spack and Nix consist of links.

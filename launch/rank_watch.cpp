@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#include "launch/rank_watch.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <thread>
+
+#include "base/fd.hpp"
+#include "base/rank_mark.hpp"
+#include "launch/rank_agent.hpp"
+
+namespace heddle::launch {
+namespace {
+
+constexpr std::size_t kLargestEnvironment = std::size_t{64} << 20;
+
+/// Of proc_pid_environ(5), which any process can write to; the worst is a wrong number.
+const char* value_in(const std::string& environment, std::string_view name) {
+  for (std::size_t at = 0; at < environment.size(); at = environment.find('\0', at) + 1) {
+    const std::string_view rest = std::string_view(environment).substr(at);
+    if (rest.starts_with(name) && rest.substr(name.size()).starts_with('='))
+      return environment.c_str() + at + name.size() + 1;
+    if (rest.find('\0') == rest.npos) break;
+  }
+  return nullptr;
+}
+
+std::uint64_t size_of_job(const std::string& mark) {
+  const auto own = rank_mark([](const char* name) { return std::getenv(name); });
+  std::error_code error, unread;
+  for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().filename().native().find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    const auto environment = read_file(at->path() / "environ", kLargestEnvironment);
+    if (!environment || environment->find(mark) == environment->npos) continue;
+    const auto value = [&](const char* name) { return value_in(*environment, name); };
+    const auto* launch = value(kLaunchVariable);
+    const auto its = rank_mark(value);
+    if (!launch || std::string_view(launch).find(mark) == std::string_view::npos || its == 0 ||
+        its == own || starts_ranks(std::filesystem::read_symlink(at->path() / "exe", unread)))
+      continue;
+    for (const char* name : kSizeVariables)
+      if (const auto* text = value(name)) return std::strtoull(text, nullptr, 10);
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::shared_ptr<const std::atomic<std::uint64_t>> watch_ranks(std::string mark) {
+  auto size = std::make_shared<std::atomic<std::uint64_t>>(0);
+  // Nothing waits for its end: to read the environment of a process that waits for a file server
+  // can take as long.
+  std::thread([size, mark = std::move(mark)] {
+    // Ever more seldom: a long job has many processes beside it.
+    for (auto pause = std::chrono::milliseconds(20); *size == 0; pause *= 2) {
+      *size = size_of_job(mark);
+      if (*size == 0) std::this_thread::sleep_for(pause);
+    }
+  }).detach();
+  return size;
+}
+
+}  // namespace heddle::launch
