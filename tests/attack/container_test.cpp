@@ -72,22 +72,7 @@ static void look_at(const char* pid) {
   if (ptrace(PTRACE_SEIZE, atoi(pid), 0, 0) == 0) printf("REACHED %s as its debugger\n", pid);
 }
 
-static void call(const char* name) {
-  struct sockaddr_un at = {.sun_family = AF_UNIX};
-  size_t size = strlen(name);
-  if (size >= sizeof at.sun_path) return;
-  memcpy(at.sun_path, name, size);
-  if (*name == '@') at.sun_path[0] = 0;
-  static const int types[] = {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM};
-  for (int i = 0; i < 3; ++i) {
-    int fd = socket(AF_UNIX, types[i], 0);
-    if (connect(fd, (struct sockaddr*)&at, offsetof(struct sockaddr_un, sun_path) + size) == 0)
-      printf("REACHED socket %s\n", name);
-    close(fd);
-  }
-}
-
-/* An inherited connection to heddle: it must be good for nothing but its end. */
+/* A connection to heddle that may be there: it must be good for nothing but its end. */
 static void talk(int fd) {
   struct timeval limit = {.tv_usec = 200000};
   int places[3] = {open("/proc/self/ns/mnt", O_PATH), open("/proc/self/ns/user", O_PATH),
@@ -109,10 +94,39 @@ static void talk(int fd) {
   }
 }
 
+static int shares_files; /* directories of sockets may be the host's: only an answer counts */
+static void call(const char* name) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  size_t size = strlen(name);
+  if (size >= sizeof at.sun_path) return;
+  memcpy(at.sun_path, name, size);
+  if (*name == '@') at.sun_path[0] = 0;
+  static const int types[] = {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM};
+  for (int i = 0; i < 3; ++i) {
+    int fd = socket(AF_UNIX, types[i], 0);
+    if (connect(fd, (struct sockaddr*)&at, offsetof(struct sockaddr_un, sun_path) + size) == 0) {
+      if (shares_files)
+        talk(fd);
+      else
+        printf("REACHED socket %s\n", name);
+    }
+    close(fd);
+  }
+}
+
+static int sockets;
 static int visit(const char* path, const struct stat* status, int flag, struct FTW* level) {
-  (void)flag, (void)level;
+  (void)flag;
   if (!strcmp(path, "/proc") || !strcmp(path, "/sys")) return FTW_SKIP_SUBTREE;
-  if (S_ISSOCK(status->st_mode)) call(path);
+  if (!S_ISSOCK(status->st_mode)) return FTW_CONTINUE;
+  const char* name = path + level->base;
+  if (shares_files && strncmp(name, "lease-", 6) && strncmp(name, "root-", 5) &&
+      strncmp(name, "session.", 8))
+    return FTW_CONTINUE;
+  ++sockets;
+  char* directory = strndup(path, level->base);
+  if (chdir(directory) == 0) call(name); /* the path may be too long */
+  free(directory);
   return FTW_CONTINUE;
 }
 
@@ -126,7 +140,8 @@ static int odd(const char* path, const struct stat* status, int flag, struct FTW
 /* intruder WORLD [KEPT]: attacks heddle's processes that have WORLD in their arguments. KEPT: the number
    of descriptors that it may inherit; processes of its mount namespace are no way out then. */
 int main(int argc, char** argv) {
-  int seen = 0, sockets = 0, kept = argc > 2 ? atoi(argv[2]) : -1;
+  int seen = 0, kept = argc > 2 ? atoi(argv[2]) : -1;
+  shares_files = argc > 2;
   char here[64] = "", there[64] = "";
   readlink("/proc/self/ns/mnt", here, sizeof here - 1);
   for (int fd = 3; fd < 1024; ++fd) {
