@@ -315,6 +315,59 @@ TEST_F(Python, working_directory_stays_what_it_is) {
 
 TEST_F(Python, changed_tree_is_read_again_and_a_change_during_the_run_is_reported) {
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
+// The start after a start, on a file system whose names the kernel keeps for 30 s: Python's own
+// look-ups then cost less than a mount.
+TEST_F(Python, start_whose_names_the_kernel_knows_asks_no_more_than_without_heddle) {
+  options_.env.push_back("PYTHONPATH=" + make_packages(50));
+  grow_old();
+  const Words app = {kPython, dir_ / "work/run.py"};
+  const auto boot = [&] {
+    slow_.reset();
+    slow_.emplace(dir_ / "slow", dir_ / "slow", dir_ / "counts", SlowOptions{200, "nfs"});
+  };
+  /// Without those of attributes, which this file system keeps for 3 s only.
+  const auto requests = [&] {
+    const auto counts = slow_->reset();
+    auto total = counts.total;
+    if (const auto at = counts.opcodes.find("GETATTR"); at != counts.opcodes.end())
+      total -= at->second;
+    return total;
+  };
+  const auto bare = [&] { EXPECT_EQ(run(app, options_).status, 0); };
+  const auto ours = [&] { EXPECT_EQ(run_guided(app).status, 0); };
+  boot();
+  bare();
+  const auto cold = requests();
+  bare();
+  const auto warm = requests();
+  boot();
+  ours();
+  EXPECT_FALSE(report()["cached"].get<bool>());
+  boot();
+  ours();
+  EXPECT_TRUE(report()["cached"].get<bool>());
+  EXPECT_THAT(trees(), ::testing::ElementsAre(dir_ / "slow"));
+  const auto opcodes = slow_->counts().opcodes;
+  EXPECT_FALSE(opcodes.contains("READDIR") && opcodes.at("READDIR") > 0) << "unchanged";
+  EXPECT_LE(requests(), cold);
+  for (int i = 0; i < 2; ++i) {
+    (void)requests();  // the first time also names that do not exist
+    ours();
+    EXPECT_TRUE(report()["cached"].get<bool>());
+    EXPECT_TRUE(trees().empty());
+    EXPECT_THAT(report()["tree_notes"].dump(), HasSubstr("the kernel knows their names"));
+  }
+  EXPECT_LE(requests(), warm);
+  // Not for good, and not for what is named.
+  boot();
+  ours();
+  EXPECT_THAT(trees(), ::testing::ElementsAre(dir_ / "slow"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(run_guided(app, {"--slow", dir_ / "slow"}).status, 0);
+    EXPECT_THAT(trees(), ::testing::ElementsAre(dir_ / "slow"));
+  }
+}
+
   write(slow("lib/thing.py"), "value = 1\n");
   write(slow("lib/later.py"), "value = 1\n");
   grow_old();
