@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
@@ -136,6 +137,8 @@ void from_json(const nlohmann::json& json, ColdStart& start) {
 ColdServer::ColdServer(std::string files, std::string counts, const test::SlowOptions& options)
     : files_(std::move(files)), counts_(std::move(counts)), options_(options) {
   fs::rename(files_, behind());
+  // fs-gen caches nothing of files that are younger than two seconds: users' are older.
+  std::this_thread::sleep_for(std::chrono::seconds(3));
   forget();
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/content_hash.hpp"
@@ -109,6 +110,8 @@ std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistic
   out.first_refused = refused.value("path", "");
   out.changed_files = parsed.value("tree_changed_files", std::uint64_t{0});
   out.changed = parsed.value("tree_changed", std::vector<std::string>());
+  out.from_origin_files = parsed.value("from_origin_files", std::uint64_t{0});
+  out.from_origin = parsed.value("from_origin", std::vector<std::string>());
   return out;
 }
 
@@ -153,9 +156,13 @@ DaemonCounters DaemonCounters::since(const DaemonCounters& before) const {
   out.writes_refused -= before.writes_refused;
   if (before.first_refused != "") out.first_refused.reset();
   out.changed_files -= before.changed_files;
-  std::erase_if(out.changed, [&](const std::string& path) {
-    return std::ranges::find(before.changed, path) != before.changed.end();
-  });
+  out.from_origin_files -= before.from_origin_files;
+  const auto leave_new = [](std::vector<std::string>& paths, const std::vector<std::string>& old) {
+    const std::set<std::string_view> known(old.begin(), old.end());
+    std::erase_if(paths, [&](const std::string& path) { return known.contains(path); });
+  };
+  leave_new(out.changed, before.changed);
+  leave_new(out.from_origin, before.from_origin);
   return out;
 }
 

@@ -44,6 +44,8 @@ struct DaemonCounters {
   std::optional<std::string> first_refused = "";  ///< outside __pycache__; nullopt: unknown
   std::vector<std::string> changed;  ///< files of trees that changed: some of the paths
   std::uint64_t changed_files = 0;
+  std::vector<std::string> from_origin;  ///< files that the bundle lacks: some of the paths
+  std::uint64_t from_origin_files = 0;
 
   /// Since `before`. Paths that another run met before this one are left out.
   DaemonCounters since(const DaemonCounters& before) const;

@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
@@ -138,6 +140,27 @@ AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candida
   out.trees = std::move(read->trees);
   out.notes.insert(out.notes.end(), read->notes.begin(), read->notes.end());
   return out;
+}
+
+bool names_are_known(const std::vector<MapTree>& trees) {
+  constexpr std::size_t kLooks = 16;
+  constexpr auto kAsked = std::chrono::microseconds(50);  // what a request takes at least
+  std::vector<std::string> directories;
+  for (const auto& tree : trees) {
+    const auto index = TreeIndex::of(tree.index);
+    if (!index) return false;
+    for (TreeNodeId id = 0; id < index->size(); ++id)
+      if (S_ISDIR(index->node(id).mode)) directories.push_back(tree.path + "/" + index->path(id));
+  }
+  unsigned slow = 0;  // a busy CPU makes one so
+  for (std::size_t i = 0; i < kLooks && !directories.empty(); ++i) {
+    struct stat st {};
+    const auto& path = directories[i * directories.size() / kLooks];
+    const auto begin = std::chrono::steady_clock::now();
+    (void)::lstat(path.c_str(), &st);
+    if (std::chrono::steady_clock::now() - begin > kAsked && ++slow > 2) return false;
+  }
+  return !directories.empty();
 }
 
 std::vector<TreePlace> places_of(const std::vector<MapTree>& trees) {

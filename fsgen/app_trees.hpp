@@ -41,6 +41,11 @@ struct AppTrees {
 AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candidates,
                         const std::vector<MapTree>* earlier);
 
+/// Whether the kernel knows the names of `trees`, as after a run just before on a file system whose
+/// names it keeps for some time: a look at one then is no request, and the trees save nothing.
+/// Looks at 16 directories.
+bool names_are_known(const std::vector<MapTree>& trees);
+
 /// Where a tree goes.
 struct TreePlace {
   std::string path;

@@ -195,6 +195,7 @@ bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& d
 /// Adds to the cache what the run loaded and executed, or that it had nothing to gain.
 void remember(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
               const RunReport& done, const RunCache& cache, const std::string& plain) {
+  if (map.known_names) return;  // the next run may have trees
   if (!gains(options, map, done)) {
     if (!plain.empty() && map.candidates)
       cache.mark_plain(plain, app_path, plain_trees(*map.candidates));

@@ -275,9 +275,10 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
 }
 
 /// Fills in the answer of an earlier run. False: there is none that still holds; its map.learned
-/// does. `trees`, if they had to be read for that.
+/// does. `trees`, if they had to be read for that. Unless `needs_trees` they are left out where the
+/// kernel knows their names.
 bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& cache,
-                 std::optional<AppTrees>& trees) {
+                 std::optional<AppTrees>& trees, bool needs_trees) {
   bool valid = false;
   std::optional<OpenMap> mapped;
   const auto holds = [&](const CachedRun& run) {
@@ -291,6 +292,8 @@ bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& ca
     if (!run.trees) return true;
     if (!mapped && !holds(run)) return false;
     const auto& earlier = mapped->content.trees;
+    map.known_names = !needs_trees && !run.slow_libraries && names_are_known(earlier);
+    if (map.known_names) return true;
     if (!trees) trees = read_app_trees(options, candidates_of(map, options), &earlier);
     return std::ranges::equal(trees->trees, earlier, [](const MapTree& a, const MapTree& b) {
       return a.path == b.path && a.index == b.index;
@@ -300,6 +303,11 @@ bool take_cached(PreparedMap& map, const GenOptions& options, const RunCache& ca
   if (!run) return false;
   map.learned = run->learned;
   if (!valid || (!mapped && !holds(*run))) return false;
+  if (map.known_names) {
+    run->mount = false;
+    run->tree_notes.emplace_back("no trees: the kernel knows their names from a run just before");
+    mapped.reset();
+  }
   if (mapped) {
     use(map, std::move(*mapped));
   } else {
@@ -372,7 +380,7 @@ void take_learn_log(PreparedMap map, const GenOptions& options, const std::strin
   map.content.programs = known->programs;
   std::optional<AppTrees> trees;
   if (has_new(settled(*run), known->learned, map.content) &&
-      take_cached(map, options, cache, trees))
+      take_cached(map, options, cache, trees, true))
     learn_for_next_run(options, app_path, map, *run, cache);
 }
 
@@ -487,10 +495,13 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
         return made;
       };
       map.key = before ? before->key : RunCache::once_a_job(command_key(options, app_path), 0, key);
-      if (learned.empty() && !take_cached(map, options, *cache, trees)) {
+      // What --slow and --tree name has a mount in any case, and so have the ranks of a job.
+      const bool needs_trees =
+          !options.slow.empty() || !options.trees.empty() || rank_from_environment();
+      if (learned.empty() && !take_cached(map, options, *cache, trees, needs_trees)) {
         // Trees of 200,000 files take seconds.
         lock = cache->lock(map.key, std::chrono::seconds(30));
-        (void)(lock && take_cached(map, options, *cache, trees));
+        (void)(lock && take_cached(map, options, *cache, trees, needs_trees));
       }
     }
     if (!map.cached) {

@@ -29,6 +29,7 @@ struct PreparedMap {
   std::vector<std::string> speeds;           ///< "DIR: slow: WHY"
   std::vector<std::string> tree_notes;       ///< why directories are no trees
   std::optional<TreeCandidates> candidates;  ///< nullopt: another rank looked for them
+  bool known_names = false;                  ///< of the cached trees, which are left out for it
   std::string key;                           ///< of the cache; empty: not cached
   bool cached = false;                       ///< nothing was resolved
   LearnedRun learned;                        ///< in the cache before this run

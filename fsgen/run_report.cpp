@@ -30,6 +30,11 @@ std::string text_of_trees(const RunReport& report) {
   const auto& daemon = *report.daemon;
   out += fmt::format("  tree files      {:>12} read from their originals\n",
                      with_commas(daemon.tree_files));
+  if (daemon.from_origin_files > 0)
+    out += fmt::format(
+        "  not in bundle   {:>12} of them: fs-resolve pack --add FILE, which fs-gen --json FILE "
+        "writes, packs them too\n",
+        with_commas(daemon.from_origin_files));
   if (daemon.writes_refused > 0)
     out += fmt::format(
         "  refused         {:>12} writes (EROFS){}\n", with_commas(daemon.writes_refused),
@@ -196,6 +201,9 @@ nlohmann::json to_json(const RunReport& report) {
       out["changed_files"] = daemon->changed_files;
       auto& changed = out["changed"] = nlohmann::json::array();
       for (const auto& path : daemon->changed) changed.push_back(to_json_text(path));
+      out["from_origin_files"] = daemon->from_origin_files;
+      auto& missed = out["from_origin"] = nlohmann::json::array();
+      for (const auto& path : daemon->from_origin) missed.push_back(path);
     }
   }
   return out;

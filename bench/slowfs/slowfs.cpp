@@ -364,7 +364,8 @@ void read_ahead_by_a_mib(const char* directory) {
   operations.statfs = do_statfs;
 
   std::string name = program;
-  std::string options = "-ofsname=slow,subtype=slow,ro,exec";
+  std::string options =
+      std::string("-ofsname=slow,subtype=") + (g.image ? "slowimage" : "slow") + ",ro,exec";
   if (::geteuid() == 0) options += ",allow_other";
   // The kernel then judges by the files' modes. Not where nothing is kept: each name of a path
   // would be asked for twice, and root's SOURCE is open to all users there.

@@ -7,7 +7,7 @@ _fs_resolve() {
     explain) ((COMP_CWORD < 2)) || words='-h --help --binds --json' ;;
     lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
     mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --trace --json' ;;
-    pack) ((COMP_CWORD < 2)) || words='-h --help -o --out --trace --include --list --json' ;;
+    pack) ((COMP_CWORD < 2)) || words='-h --help -o --out --trace --add --include --list --json' ;;
     pull) ((COMP_CWORD < 2)) || words='-h --help -o --out --no-cache' ;;
     push) ((COMP_CWORD < 2)) || words='-h --help' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --json' ;;

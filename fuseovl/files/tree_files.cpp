@@ -485,6 +485,15 @@ std::size_t TreeFiles::changed(std::size_t most, std::vector<std::string>& paths
   return count;
 }
 
+std::vector<std::string> TreeFiles::missed() const {
+  std::vector<std::string> out;
+  for (std::size_t tree = 0; frames_ && tree < trees_.size(); ++tree)
+    for (TreeNodeId node = 0; node < seen_[tree].size(); ++node)
+      if (seen_[tree][node] > kChanged && !is_in_bundle(tree, node))
+        out.push_back(path(tree, node));
+  return out;
+}
+
 void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds limit,
                      Origins& found) {
   const SharedArray<int> codes(trees.size());

@@ -81,6 +81,9 @@ class TreeFiles {
   std::uint64_t unreachable() const { return counters_->unreachable; }
   /// How many files have changed. `paths` gets the first, at most `most`.
   std::size_t changed(std::size_t most, std::vector<std::string>& paths) const;
+  /// The paths of the files that were opened since the bundle does not have them; without a bundle
+  /// none.
+  std::vector<std::string> missed() const;
 
  private:
   class OpenFile;

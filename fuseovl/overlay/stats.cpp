@@ -139,7 +139,10 @@ std::string Overlay::stats_text() const {
   out["tree_changed_files"] = trees.changed(kMostChanged, changed);
   const auto drifts = files.drifts();
   out["drift_files"] = drifts.size();
+  const auto missed = trees.missed();
+  if (content_.bundle) out["from_origin_files"] = missed.size();
   out["tree_changed"] = out["drift"] = Json::array();
+  if (content_.bundle) out["from_origin"] = Json::array();
   BoundedLists lists(out.dump(2).size());
   for (const auto& path : changed)
     if (!lists.add(out["tree_changed"], to_json_text(path))) break;
@@ -147,6 +150,8 @@ std::string Overlay::stats_text() const {
     if (!lists.add(out["drift"],
                    {{"path", to_json_text(drift.path)}, {"what", to_json_text(drift.what)}}))
       break;
+  for (const auto& path : missed)
+    if (!lists.add(out["from_origin"], to_json_text(path))) break;
   return out.dump(2) + "\n";
 }
 

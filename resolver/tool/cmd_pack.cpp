@@ -151,9 +151,12 @@ class FirstUses : public trace::TraceSink {
   void event(const trace::Event& event) override {
     if (event.error != 0 || (event.op != trace::Op::open && event.op != trace::Op::exec)) return;
     for (const auto path : {event.path, event.resolved})
-      if (!path.empty()) ranks_.try_emplace(std::string(path), ranks_.size());
+      if (!path.empty()) add(std::string(path));
   }
   void end_run(const trace::RunFooter&, trace::Ending) override {}
+
+  /// After what was used before.
+  void add(const std::string& path) { ranks_.try_emplace(path, ranks_.size()); }
 
   std::size_t rank(const std::string& path) const {
     const auto at = ranks_.find(path);
@@ -348,6 +351,28 @@ class Packer {
   std::map<std::string_view, std::pair<std::size_t, std::string>> left_out_;
 };
 
+/// Adds the files that a report says were taken from the originals. The worst that a hostile one
+/// can name: files of the map that may be in a bundle.
+void add_from_report(FirstUses& uses, const std::string& path) {
+  constexpr std::size_t kMostReport = 64 << 20;
+  const auto refuse = [&](const std::string& why) {
+    return Error(path, "cannot be added", why,
+                 "take a report that fs-gen --json wrote of a run with a bundle");
+  };
+  const Fd file = value_or_throw(open_regular(path));
+  const auto report =
+      Json::parse(value_or_throw(read_all(file.get(), path, kMostReport)), nullptr, false);
+  if (!report.is_object()) throw refuse("it is not JSON");
+  const auto paths = report.find("from_origin");
+  if (paths == report.end() || !paths->is_array()) throw refuse("it has no from_origin");
+  for (const auto& one : *paths)
+    if (one.is_string()) uses.add(one.get<std::string>());
+  const auto all = report.find("from_origin_files");
+  if (all != report.end() && all->is_number_unsigned() && *all > paths->size())
+    say(fmt::format("note: {}: has {} of {} files: those of a next run can be added then",
+                    escape_for_terminal(path), paths->size(), all->get<std::uint64_t>()));
+}
+
 std::string in_mib(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / static_cast<double>(1 << 20));
 }
@@ -415,6 +440,7 @@ int run_pack(const Command& command) {
   const auto reader = value_or_throw(MapReader::open(command.map));
   FirstUses uses;
   if (!command.trace.empty()) value_or_throw(trace::read_trace(command.trace, uses));
+  if (!command.add.empty()) add_from_report(uses, command.add);
   clean_up_on_signals();
   Packer packer(value_or_throw(reader.read_all()), *reader.bytes(),
                 command.trace.empty() ? nullptr : &uses, command.include);

@@ -12,6 +12,7 @@
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/mounts.hpp"
 #include "base/open_regular.hpp"
 #include "base/task_pool.hpp"
 #include "base/try.hpp"
@@ -156,8 +157,10 @@ std::vector<MapDrift> check_trees(const MapContent& content, const BundleIndex* 
                                   std::uint64_t& entries) {
   std::vector<MapDrift> out;
   std::vector<std::unique_ptr<TreeReader>> readers;
+  const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
   for (const auto& tree : content.trees) {
     TreeReader::Options options;
+    options.keeps_times = keeps_directory_times(tree.path, mounts);
     const auto then = value_or_throw(TreeIndex::of(tree.index));
     entries += then.size();
     for (TreeNodeId id = 0; id < then.size(); ++id)

@@ -33,6 +33,7 @@ struct Command {
   // pack:
   std::string out;
   std::string trace;
+  std::string add;  ///< a report of fs-gen --json or fs-mount --stats --json
   std::vector<std::string> include;
   // build:
   std::vector<std::string> apps;

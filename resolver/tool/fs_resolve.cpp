@@ -148,10 +148,15 @@ int run(const std::vector<std::string>& words) {
   auto* out =
       sub->add_option("-o,--out", command.out, "Write the bundle to BUNDLE; an old one is replaced")
           ->type_name("BUNDLE");
-  sub->add_option("--trace", command.trace,
-                  "A run of fs-record: pack the files that it opened, in that order, and all "
-                  "programs and libraries")
-      ->type_name("TRACE");
+  auto* trace = sub->add_option("--trace", command.trace,
+                                "A run of fs-record: pack the files that it opened, in that order, "
+                                "and all programs and libraries")
+                    ->type_name("TRACE");
+  sub->add_option("--add", command.add,
+                  "Pack also what a run of an earlier bundle took from the originals: REPORT is of "
+                  "fs-gen --json or fs-mount --stats --json")
+      ->type_name("REPORT")
+      ->needs(trace);
   sub->add_option("--include", command.include,
                   "Pack this file or directory although the trace does not use it, or it would be "
                   "left out (repeatable)")

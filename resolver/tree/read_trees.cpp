@@ -54,6 +54,13 @@ struct Candidate {
   std::vector<std::string> inside;  ///< candidates that it stands for
 };
 
+/// A tree of an earlier map.
+struct Earlier {
+  std::string path;
+  TreeIndex index;
+  bool keeps_times = false;  ///< keeps_directory_times()
+};
+
 class TreeChoice {
  public:
   explicit TreeChoice(const TreeRequest& request) : request_(request) {
@@ -73,6 +80,10 @@ class TreeChoice {
   Result<ReadTrees> run() {
     TRY(take_exclusions());
     mounts_ = TRY(list_mounts());
+    if (request_.earlier)
+      for (const auto& tree : *request_.earlier)
+        if (const auto index = TreeIndex::of(tree.index))
+          earlier_.push_back({tree.path, *index, keeps_directory_times(tree.path, mounts_)});
     std::map<std::string, Candidate> wanted = TRY(take_named());
     take_found(wanted);
     keep_outermost(wanted);
@@ -239,14 +250,15 @@ class TreeChoice {
 
   /// Whether the directory `parent` is on the file system of `names` in it, and has no other. Not
   /// where everybody may make more.
-  static bool has_only(const std::string& parent, const std::set<std::string>& names) {
-    const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(parent.c_str()), ::closedir);
+  bool has_only(const std::string& parent, const std::set<std::string>& names) const {
     struct stat st {};
     struct stat inside {};
-    if (!list || ::fstat(::dirfd(list.get()), &st) != 0 || (st.st_mode & S_ISVTX) != 0 ||
-        ::fstatat(::dirfd(list.get()), names.begin()->c_str(), &inside, 0) != 0 ||
-        st.st_dev != inside.st_dev)
+    if (::lstat(parent.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || (st.st_mode & S_ISVTX) != 0 ||
+        ::stat((parent + "/" + *names.begin()).c_str(), &inside) != 0 || st.st_dev != inside.st_dev)
       return false;
+    if (const auto before = names_before(parent, st)) return *before == names;
+    const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(parent.c_str()), ::closedir);
+    if (!list) return false;
     std::size_t count = 0;
     errno = 0;
     while (const dirent* entry = ::readdir(list.get())) {
@@ -258,6 +270,30 @@ class TreeChoice {
     return errno == 0 && count == names.size();
   }
 
+  /// The names of a directory that an earlier tree has and whose times have not changed.
+  std::optional<std::set<std::string>> names_before(const std::string& path,
+                                                    const struct stat& now) const {
+    const auto ns = [](const timespec& time) {
+      return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
+    };
+    for (const auto& [root, index, keeps_times] : earlier_) {
+      if (path != root && !is_below(path, root)) continue;
+      const auto id =
+          path == root ? std::optional(kTreeRoot) : index.find_path(path.substr(root.size() + 1));
+      if (!id) return std::nullopt;
+      const TreeNode node = index.node(*id);
+      if (!S_ISDIR(node.mode) || node.hole ||
+          !has_same_times(node, ns(now.st_mtim), ns(now.st_ctim),
+                          static_cast<std::uint64_t>(now.st_size), keeps_times))
+        return std::nullopt;
+      std::set<std::string> out;
+      for (TreeNodeId i = 0; i < node.child_count; ++i)
+        out.emplace(index.node(node.first_child + i).name);
+      return out;
+    }
+    return std::nullopt;
+  }
+
   /// Reads all at once. Result: what to read in place of those that were refused.
   Result<std::map<std::string, Candidate>> read(const std::map<std::string, Candidate>& wanted) {
     std::vector<std::unique_ptr<TreeReader>> readers;
@@ -265,10 +301,11 @@ class TreeChoice {
       TreeReader::Options options;
       options.exclude.insert(exclude_.begin(), exclude_.end());
       if (!candidate.named) options.most = request_.most;
-      if (request_.earlier)
-        for (const auto& tree : *request_.earlier)
-          if (tree.path == path)
-            if (const auto index = TreeIndex::of(tree.index)) options.earlier = *index;
+      for (const auto& [root, index, keeps_times] : earlier_)
+        if (root == path) {
+          options.earlier = index;
+          options.keeps_times = keeps_times;
+        }
       readers.push_back(std::make_unique<TreeReader>(path, std::move(options)));
     }
     {
@@ -316,6 +353,7 @@ class TreeChoice {
   std::vector<std::pair<std::string, const char*>> never_;
   std::set<std::string> exclude_;
   std::vector<MountEntry> mounts_;
+  std::vector<Earlier> earlier_;  ///< request_.earlier
   std::set<std::string> noted_;
   ReadTrees out_;
 };

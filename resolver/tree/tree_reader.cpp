@@ -32,16 +32,11 @@ constexpr std::size_t kBatch = 4;
 constexpr std::int64_t kTooYoung = 2'000'000'000;
 constexpr unsigned kMountId = 0x1000;  // STATX_MNT_ID, Linux 5.8
 
-/// Whether a directory of this file system may have new names and its old times: a new image is
-/// mounted at the same path, or a server makes times up. Such have one time, for mtime and ctime.
-bool may_keep_times(int directory) {
-  struct statfs system {};
-  if (::fstatfs(directory, &system) != 0) return true;
-  constexpr auto kErofs = 0xE0F5E1E2;  // EROFS_SUPER_MAGIC_V1, Linux 5.4
-  const auto type = static_cast<unsigned>(system.f_type);
-  return type == FUSE_SUPER_MAGIC || type == SQUASHFS_MAGIC || type == ISOFS_SUPER_MAGIC ||
-         type == OVERLAYFS_SUPER_MAGIC || type == kErofs;
-}
+/// FUSE file systems of servers that keep a directory's times as POSIX wants them. "slow" is ours,
+/// bench/slowfs.
+constexpr std::array<std::string_view, 7> kPosixFuse = {
+    "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs",
+    "fuse.mfs",  "fuse.quobyte",   "fuse.slow"};
 
 std::int64_t nanoseconds(const struct statx_timestamp& time) {
   return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
@@ -87,6 +82,30 @@ void make_hole(TreeIndexWriter::Entry& entry) {
 }
 
 }  // namespace
+
+bool keeps_directory_times(const std::string& path, const std::vector<MountEntry>& mounts) {
+  struct statfs system {};
+  if (::statfs(path.c_str(), &system) != 0) return false;
+  constexpr auto kErofs = 0xE0F5E1E2;  // EROFS_SUPER_MAGIC_V1, Linux 5.4
+  const auto type = static_cast<unsigned>(system.f_type);
+  if (type == SQUASHFS_MAGIC || type == ISOFS_SUPER_MAGIC || type == OVERLAYFS_SUPER_MAGIC ||
+      type == kErofs)
+    return false;
+  if (type != FUSE_SUPER_MAGIC) return true;
+  const MountEntry* at = nullptr;
+  for (const auto& mount : mounts) {
+    const bool holds = mount.point == "/" || path == mount.point ||
+                       (path.starts_with(mount.point) && path[mount.point.size()] == '/');
+    if (holds && (!at || mount.point.size() >= at->point.size())) at = &mount;
+  }
+  return at && std::ranges::find(kPosixFuse, at->type) != kPosixFuse.end();
+}
+
+bool has_same_times(const TreeNode& then, std::int64_t mtime_ns, std::int64_t ctime_ns,
+                    std::uint64_t size, bool keeps_times) {
+  return then.mtime_ns == mtime_ns && then.ctime_ns == ctime_ns && then.size == size &&
+         (keeps_times || mtime_ns != ctime_ns);
+}
 
 /// A directory while it is read, then what it has.
 struct TreeReader::Directory {
@@ -160,7 +179,6 @@ void TreeReader::open(const DirectoryPtr& directory) {
   if (is_root) {
     device_ = device_of(st);
     mount_ = (st.stx_mask & kMountId) != 0 ? st.stx_mnt_id : 0;
-    may_keep_times_ = directory->earlier && may_keep_times(fd->get());
   } else if ((st.stx_mask & kMountId) != 0 ? st.stx_mnt_id != mount_ : device_of(st) != device_) {
     return fail_with(Error::with_code(EXDEV, where, "a mount point"));
   }
@@ -170,8 +188,7 @@ void TreeReader::open(const DirectoryPtr& directory) {
   const auto& own = directory->entry;
   if (directory->earlier) {
     const auto node = options_.earlier->node(*directory->earlier);
-    if (node.mtime_ns == own.mtime_ns && node.ctime_ns == own.ctime_ns && node.size == own.size &&
-        !(may_keep_times_ && own.mtime_ns == own.ctime_ns)) {
+    if (has_same_times(node, own.mtime_ns, own.ctime_ns, own.size, options_.keeps_times)) {
       for (TreeNodeId i = 0; i < node.child_count; ++i) {
         const auto child = options_.earlier->node(node.first_child + i);
         directory->names.emplace_back(child.name, S_ISDIR(child.mode) && !child.hole);

@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/mounts.hpp"
 #include "base/result.hpp"
 #include "base/task_pool.hpp"
 #include "resolver/map/tree_index.hpp"
@@ -25,6 +26,7 @@ class TreeReader {
   struct Options {
     std::unordered_set<std::string> exclude;  ///< canonical paths that become holes
     std::optional<TreeIndex> earlier;         ///< of the same path
+    bool keeps_times = false;                 ///< keeps_directory_times() of the path
     std::uint64_t most = kMostTreeNodes;      ///< entries: each takes 500 bytes while it is read
   };
   /// `path` is canonical.
@@ -62,8 +64,7 @@ class TreeReader {
   DirectoryPtr root_;
   std::int64_t started_ns_ = 0;
   std::uint64_t device_ = 0;
-  std::uint64_t mount_ = 0;      ///< 0: the kernel does not tell
-  bool may_keep_times_ = false;  ///< see may_keep_times()
+  std::uint64_t mount_ = 0;  ///< 0: the kernel does not tell
   std::atomic<bool> may_keep_atime_ = true;
   std::atomic<bool> failed_ = false;
   std::atomic<std::uint64_t> listed_ = 0;
@@ -72,6 +73,15 @@ class TreeReader {
   std::optional<Error> error_;
   std::vector<Error> unreadable_;
 };
+
+/// Whether the file system at `path` (canonical) gives a directory another time whenever it has
+/// other names. That of images need not, when a new one is mounted at the same path, nor a server
+/// that makes times up: such have one time, for mtime and ctime.
+bool keeps_directory_times(const std::string& path, const std::vector<MountEntry>& mounts);
+/// Whether a directory that was `then` has the same names now, as its times say. Of one that was
+/// young when it was read they never do.
+bool has_same_times(const TreeNode& then, std::int64_t mtime_ns, std::int64_t ctime_ns,
+                    std::uint64_t size, bool keeps_times);
 
 /// A difference between a tree of a map and the directory now.
 struct TreeDrift {

@@ -113,6 +113,47 @@ TEST_F(BundleMount, of_a_trace_serves_the_rest_from_the_originals) {
   const Mount mount(bundle_, dir_ / "mnt");
   EXPECT_EQ(wrong(mount), "");
   EXPECT_EQ(mount.stat_number("tree_files_opened"), files_.size() - 2);  // pkg3, and the empty one
+  EXPECT_EQ(mount.stat_number("from_origin_files"), files_.size() - 2);
+}
+
+TEST_F(BundleMount, what_a_run_takes_from_the_originals_is_in_the_next_bundle) {
+  if (::geteuid() != 0) HEDDLE_SKIP("trees over their own paths need root or a user namespace");
+  write_text(dir_ / "run.txt",
+             "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
+             "1\t7\t7\topen\tOK\t" +
+                 tree_ + "/pkg3/mod.py\n");
+  add(".netrc", "machine x password y");
+  run_checked({resolve_, "build", "-o", map_, "--tree", tree_, "/bin/sh"});
+  pack({"--trace", dir_ / "run.txt"});
+  const auto report = dir_ / "report.json";
+  const auto run_app = [&](const std::string& script) {
+    return run_checked({gen_, "--map", bundle_, "--json", report, "/bin/sh", "-c",
+                        "cd " + tree_ + "; " + script})
+        .err;
+  };
+  const auto from_origin = [&] {
+    return nlohmann::json::parse(value_or_throw(read_file(report)))["from_origin"].get<Strings>();
+  };
+  const auto said = run_app("cat pkg3/mod.py pkg9/mod.py pkg1/mod.py .netrc");
+  EXPECT_EQ(from_origin(),
+            (Strings{tree_ + "/.netrc", tree_ + "/pkg1/mod.py", tree_ + "/pkg9/mod.py"}));
+  EXPECT_THAT(said, HasSubstr("3 of them: fs-resolve pack --add FILE"));
+  pack({"--trace", dir_ / "run.txt", "--add", report});
+  run_app("cat pkg3/mod.py pkg9/mod.py pkg1/mod.py .netrc pkg2/mod.py");
+  EXPECT_EQ(from_origin(), (Strings{tree_ + "/.netrc", tree_ + "/pkg2/mod.py"}));
+
+  const auto refused = [&](const std::string& text) {
+    write_text(dir_ / "bad.json", text);
+    const auto done = run({resolve_, "pack", map_, "-o", dir_ / "none", "--trace", dir_ / "run.txt",
+                           "--add", dir_ / "bad.json"});
+    EXPECT_NE(done.status, 0) << text;
+    EXPECT_FALSE(fs::exists(dir_ / "none"));
+    return done.err;
+  };
+  EXPECT_THAT(refused("{"), HasSubstr("bad.json: cannot be added: it is not JSON"));
+  EXPECT_THAT(refused("{\"from_origin\": 1}"), HasSubstr("it has no from_origin"));
+  EXPECT_THAT(run({resolve_, "pack", map_, "-o", dir_ / "none", "--add", report}).err,
+              HasSubstr("--trace"));
 }
 
 TEST_F(BundleMount, without_its_tree_answers_eio_for_what_it_does_not_have) {

@@ -191,6 +191,22 @@ TEST_F(ReadTreesTest, make_one_tree_of_a_common_directory_that_has_nothing_else)
   EXPECT_THAT(paths(), each);
 }
 
+TEST_F(ReadTreesTest, notice_that_a_common_directory_got_something_else) {
+  for (const char* name : {"a", "b"}) put("pkgs/" + std::string(name) + "/lib/x.py");
+  find({"pkgs/a/lib", "pkgs/b/lib"});
+  put("beside");
+  auto earlier = value_or_throw(read()).trees;
+  request_.earlier = &earlier;
+  ASSERT_TRUE(wait_until(std::chrono::seconds(20), [&] {
+    auto again = value_or_throw(read());
+    earlier = std::move(again.trees);
+    return again.listed == 0;
+  }));
+  EXPECT_THAT(paths(), ElementsAre("pkgs"));
+  put("pkgs/b/other");
+  EXPECT_THAT(paths(), ElementsAre("pkgs/a/lib", "pkgs/b/lib"));
+}
+
 TEST_F(ReadTreesTest, leave_what_is_above_a_lone_environment_to_the_user) {
   put("me/job42/env/lib/x.py");
   put("beside");
