@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "jobs/archive.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -172,9 +173,12 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
   const auto host = job.value("host", "");
   const auto name = job.value("jobid", "") + (is_epmt ? "" : "-" + host);
   const std::string suffix = is_epmt ? ".tgz" : ".tar.gz";
-  auto path = directory + "/" + name + suffix;
-  for (int i = 2; ::access(path.c_str(), F_OK) == 0; ++i)
-    path = directory + "/" + name + "." + std::to_string(i) + suffix;
+  const auto numbered = [&](int i) {
+    return directory + "/" + name + (i > 1 ? "." + std::to_string(i) : "") + suffix;
+  };
+  int number = 1;
+  while (::access(numbered(number).c_str(), F_OK) == 0) ++number;
+  auto path = numbered(number);
   const auto seconds = job.value("stop", std::int64_t{0}) / 1'000'000;
   const auto text = tables(job, collated, layout);
   auto metadata = job;
@@ -191,7 +195,18 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
     TRY(tar.add("libraries.tsv", text.libraries, seconds));
   }
   TRY(tar.end());
-  TRY(file.commit());
+  if (::fsync(file.fd()) != 0) return fail_errno(path, "cannot write");
+  // Other nodes may write to the directory at once, and epmt's name is the same on all.
+  for (;; path = numbered(++number)) {
+    if (::link(file.temp_path().c_str(), path.c_str()) == 0) break;
+    if (errno == EEXIST) continue;
+    // There are file systems without links.
+    if (::rename(file.temp_path().c_str(), path.c_str()) != 0)
+      return fail_errno(path, "cannot write");
+    break;
+  }
+  if (const auto parent = open_file(directory, O_RDONLY | O_DIRECTORY))
+    (void)::fsync(parent->get());
   return path;
 }
 

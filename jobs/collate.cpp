@@ -191,7 +191,9 @@ class Reader {
 
   Collated run() {
     read_records();
+    drop_failed_execs();
     match_reaped();
+    index_children();
     std::vector<const Image*> order;
     for (const auto& image : images_)
       if (image.begun || image.reaped) order.push_back(&image);
@@ -325,6 +327,17 @@ class Reader {
     return false;
   }
 
+  /// The program that was to execute another one ended by itself.
+  void drop_failed_execs() {
+    for (auto& image : images_) {
+      if (!image.begun || (image.flags & kForeign) == 0) continue;
+      const auto before = index_.find({image.pid, image.begun->previous});
+      if (before == index_.end()) continue;
+      const auto& program = images_[before->second];
+      if (program.end && !program.by_exec) image.begun.reset();
+    }
+  }
+
   /// Each reaped process is the last program of its pid that started before, or one whose
   /// start was not seen.
   void match_reaped() {
@@ -350,6 +363,19 @@ class Reader {
       unseen.start = std::max<std::int64_t>(0, body.time - body.usage.utime - body.usage.stime);
       images_.push_back(std::move(unseen));
     }
+    // ld.so is static, too: the program that it starts tells of itself.
+    for (const auto& [pid, list] : of_pid)
+      for (std::size_t i = 0; i + 1 < list.size(); ++i)
+        if (auto& image = images_[list[i]]; (image.flags & kForeign) != 0 && !image.reaped)
+          image.begun.reset();
+  }
+
+  void index_children() {
+    for (std::size_t i = 0; i < reaped_.size(); ++i)
+      reaped_by_.emplace(std::pair{reaped_[i].second.parent, reaped_[i].second.parent_start}, i);
+    for (std::size_t i = 0; i < images_.size(); ++i)
+      if (images_[i].begun && images_[i].end && !images_[i].by_exec)
+        children_.emplace(images_[i].begun->ppid, i);
   }
 
   const Image* previous(const Image& image) const {
@@ -373,15 +399,17 @@ class Reader {
       own.nvcsw = std::max<std::int64_t>(0, own.nvcsw - child.nvcsw);
       own.nivcsw = std::max<std::int64_t>(0, own.nivcsw - child.nivcsw);
     };
-    for (const auto& [pid, body] : reaped_)
-      if (body.parent == image.pid && body.parent_start == image.start) take_away(body.usage);
-    if (!image.begun)
-      for (const auto& child : images_)
-        if (child.begun && child.begun->ppid == image.pid && child.end && !child.by_exec &&
-            child.end->usage.time <= image.reaped->time) {
-          take_away(child.end->usage.self);
-          take_away(child.end->usage.children);
-        }
+    const auto [first, last] = reaped_by_.equal_range({image.pid, image.start});
+    for (auto at = first; at != last; ++at) take_away(reaped_[at->second].second.usage);
+    if (!image.begun) {
+      const auto [child, end] = children_.equal_range(image.pid);
+      for (auto at = child; at != end; ++at) {
+        const auto& usage = images_[at->second].end->usage;
+        if (usage.time > image.reaped->time) continue;
+        take_away(usage.self);
+        take_away(usage.children);
+      }
+    }
     if (const auto* before = previous(image)) {
       take_away(before->end->usage.self);
       take_away(before->end->usage.children);
@@ -471,6 +499,8 @@ class Reader {
   std::vector<Image> images_;
   std::unordered_map<std::pair<std::int32_t, std::int64_t>, std::size_t, Hash> index_;
   std::vector<std::pair<std::int32_t, ReapedBody>> reaped_;
+  std::unordered_multimap<std::pair<std::int32_t, std::int64_t>, std::size_t, Hash> reaped_by_;
+  std::unordered_multimap<std::int32_t, std::size_t> children_;  ///< those that told their end
   std::map<std::vector<Library>, std::size_t> sets_;
   Collated out_;
 };

@@ -45,6 +45,7 @@ struct Options {
   bool epmt = false;
   bool strict = false;
   bool keep = false;
+  bool left = false;
   bool quiet = false;
   bool slurm = false;
 };
@@ -73,6 +74,14 @@ Spool spool_of(const Options& o) {
   return value_or_throw(Spool::at(value_or_throw(job_id(o.jobid))));
 }
 
+std::string absolute(const std::string& directory) {
+  std::error_code failed;  // the working directory may be gone
+  auto out = std::filesystem::absolute(directory, failed).lexically_normal().string();
+  if (failed) return directory;
+  if (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  return out;
+}
+
 json new_job(const Spool& spool, const Options& o) {
   auto job = begin_metadata(spool.jobid());
   for (const auto& text : o.annotations) {
@@ -84,6 +93,7 @@ json new_job(const Spool& spool, const Options& o) {
                       {"argv", o.what.argv},
                       {"lookups", o.what.lookups},
                       {"perf_on", o.what.perf}};
+  job["to"] = absolute(o.to);
   return job;
 }
 
@@ -103,7 +113,8 @@ void stop_job(const Spool& spool, json& job) {
   value_or_throw(spool.write(job));
 }
 
-std::string stage_job(const Spool& spool, json& job, const Options& o) {
+/// `left`: the job was killed, and this is no process of it.
+std::string stage_job(const Spool& spool, json& job, const Options& o, bool left = false) {
   auto collated = value_or_throw(collate(spool.records()));
   const auto argv = job["collector"].value("argv", "full");
   for (auto& row : collated.processes) {
@@ -111,8 +122,16 @@ std::string stage_job(const Spool& spool, json& job, const Options& o) {
     if (argv == "none") row.path = row.path.substr(row.path.rfind('/') + 1);
     mask_arguments(row.args);
   }
-  auto directory = std::filesystem::absolute(o.to).lexically_normal().string();
-  if (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
+  auto directory = absolute(o.to);
+  if (left && o.to == ".") directory = job.value("to", directory);
+  job.erase("to");
+  if (left && !job.contains("stop")) {
+    auto& stop = job["stop"] = job.value("start", std::int64_t{0});
+    for (const auto& row : collated.processes)
+      stop = std::max(stop.get<std::int64_t>(), row.finish.value_or(row.start));
+    job["collector"]["left"] = true;
+    job.erase("run");
+  }
   auto& collector = job["collector"];
   collector["records"] = collated.records;
   collector["damaged"] = collated.damaged;
@@ -209,7 +228,8 @@ class RunJob {
       if (job.is_null()) {
         job = new_job(spool, o);
         job["run"] = true;
-        if (!job.contains("job_start")) job["job_start"] = job["start"];
+        // Of several nodes each has another start: submit merges what overlaps.
+        if (!job.contains("job_start") && job["hosts"].size() == 1) job["job_start"] = job["start"];
         TRY(spool.write(job));
       }
       return RunJob(std::move(spool), std::move(fd), std::move(job));
@@ -233,7 +253,10 @@ class RunJob {
       return {};
     }
     job.erase("run");
-    stop_job(spool_, job);
+    end_metadata(job);
+    // For `stage`, if no archive can be written; the spool may be full, and the archive's place
+    // not.
+    (void)spool_.write(job);
     return stage_job(spool_, job, o);
   }
 
@@ -347,6 +370,7 @@ int start_command(int argc, char** argv) {
   app.add_flag("-e,--error", o.strict, "Fail if the job was started already");
   if (const int status = parse(app, argc, argv); status >= 0) return status;
   const auto spool = spool_of(o);
+  if (const char* to = std::getenv("HEDDLE_JOB_TO")) o.to = to;
   const auto job = new_job(spool, o);
   value_or_throw(spool.create());
   const auto lock = value_or_throw(spool.lock());
@@ -368,14 +392,41 @@ int stop_command(int argc, char** argv) {
   app.add_flag("-e,--error", o.strict, "Fail if the job was stopped already");
   if (const int status = parse(app, argc, argv); status >= 0) return status;
   const auto spool = spool_of(o);
-  auto job = value_or_throw(spool.read());
-  if (job.is_null())
+  if (value_or_throw(spool.read()).is_null())
     throw Error(spool.jobid(), "cannot stop the job", "it was not started", "fs-job start");
   const auto lock = value_or_throw(spool.lock());
+  auto job = value_or_throw(spool.read());
+  if (job.is_null()) throw Error(spool.jobid(), "cannot stop the job", "it was staged meanwhile");
   if (job.contains("stop")) return already(o, spool, "the job was stopped already");
   if (o.exitcode >= 0) job["exitcode"] = o.exitcode;
   stop_job(spool, job);
   return exit_done;
+}
+
+/// Unless there is nothing to stage, or it is not over.
+void stage_left_one(const std::string& id, const Options& o) {
+  const Spool spool = value_or_throw(Spool::at(id));
+  const auto lock = spool.lock();
+  if (!lock) return;
+  auto job = value_or_throw(spool.read());
+  if (job.is_null()) return;
+  // Held by each fs-job run.
+  const auto users = open_file(spool.directory() + "/users", O_RDWR | O_NOFOLLOW);
+  if (users && ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return;
+  if (o.jobid.empty() && !job.contains("stop") && !job.value("run", false)) return;
+  value_or_throw(write_all(STDOUT_FILENO, stage_job(spool, job, o, true) + "\n", "stdout"));
+}
+
+int stage_left(const Options& o) {
+  int status = exit_done;
+  const auto ids = o.jobid.empty() ? Spool::ids() : Words{value_or_throw(job_id(o.jobid))};
+  for (const auto& id : ids) try {
+      stage_left_one(id, o);
+    } catch (const Error& error) {
+      report(error);
+      status = exit_failure;
+    }
+  return status;
 }
 
 int stage_command(int argc, char** argv) {
@@ -386,12 +437,16 @@ int stage_command(int argc, char** argv) {
   app.add_option("--to", o.to, "Write the archive into this directory (default: .)")
       ->type_name("DIR");
   app.add_flag("--epmt", o.epmt, "Write epmt's layout");
+  app.add_flag("--left", o.left,
+               "Of all jobs that were killed or stopped, each into its own directory");
   if (const int status = parse(app, argc, argv); status >= 0) return status;
+  if (o.left) return stage_left(o);
   const auto spool = spool_of(o);
-  auto job = value_or_throw(spool.read());
-  if (job.is_null())
+  if (value_or_throw(spool.read()).is_null())
     throw Error(spool.jobid(), "cannot stage the job", "it was not started", "fs-job start");
   const auto lock = value_or_throw(spool.lock());
+  auto job = value_or_throw(spool.read());
+  if (job.is_null()) throw Error(spool.jobid(), "cannot stage the job", "it was staged meanwhile");
   if (!job.contains("stop"))
     throw Error(spool.jobid(), "cannot stage the job", "it was not stopped", "fs-job stop");
   value_or_throw(write_all(STDOUT_FILENO, stage_job(spool, job, o) + "\n", "stdout"));

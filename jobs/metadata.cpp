@@ -72,21 +72,26 @@ bool is_secret(std::string_view name) {
 bool is_secret_option(std::string_view name) {
   auto text = upper(name);
   std::ranges::replace(text, '-', '_');
+  if (text == "__PASS" || text == "__PWD") return true;
   for (const char* word :
        {"TOKEN", "SECRET", "PASSW", "PASSPHRASE", "APIKEY", "API_KEY", "ACCESS_KEY", "CREDENTIAL"})
     if (text.find(word) != text.npos) return true;
   return false;
 }
 
+/// Of the web's the user too, which may be a token.
 std::string mask_urls(std::string value) {
   for (std::size_t at = 0; (at = value.find("://", at)) != value.npos;) {
+    const auto before = std::string_view(value).substr(0, at);
+    const bool is_web = before.ends_with("http") || before.ends_with("https");
     at += 3;
     const auto end = std::min(value.find_first_of("/?# \t\n\"'", at), value.size());
     const auto host = value.rfind('@', end);
     if (host == value.npos || host < at || host >= end) continue;
     const auto colon = value.find(':', at);
-    if (colon >= host) continue;
-    value.replace(colon + 1, host - colon - 1, "***");
+    if (!is_web && colon >= host) continue;
+    const auto from = is_web ? at : colon + 1;
+    value.replace(from, host - from, "***");
   }
   return value;
 }
@@ -132,25 +137,6 @@ json tags() {
   return out;
 }
 
-json control_group() {
-  json out = json::object();
-  const auto groups = read_file("/proc/self/cgroup", 1U << 16);
-  if (!groups) return out;
-  const auto at = groups->rfind("0::", groups->npos);
-  if (at == groups->npos) return out;
-  auto path = groups->substr(at + 3);
-  path = "/sys/fs/cgroup" + path.substr(0, path.find('\n'));
-  for (const char* name : {"memory.peak", "memory.max", "memory.current"})
-    if (const auto text = read_file(path + "/" + name, 4096))
-      if (const auto value = number_in(*text)) out[name] = *value;
-  if (const auto text = read_file(path + "/memory.events", 4096))
-    if (const auto kill = text->find("oom_kill "); kill != text->npos)
-      if (const auto value = number_in(text->substr(kill + 9))) out["memory.oom_kill"] = *value;
-  for (const char* name : {"io.stat", "cpu.stat", "cpu.pressure", "memory.pressure", "io.pressure"})
-    if (const auto text = read_file(path + "/" + name, 1U << 16)) out[name] = *text;
-  return out;
-}
-
 /// Of id(1): the agent of fs-launch is static, and name services are libraries of the host's libc.
 /// They may wait for a server: then the number.
 std::string user_name() {
@@ -177,7 +163,81 @@ json machine() {
   return out;
 }
 
+/// The directories of a control group from the root of its hierarchy at `root`, or from the job's
+/// own on, which Slurm calls job_ID: it has those of its steps and tasks below it.
+struct Groups {
+  std::vector<std::string> all, jobs;
+  Groups(std::string directory, const std::string& path) {
+    std::size_t first = 0;
+    all.push_back(directory);
+    std::istringstream names(path);
+    for (std::string name; std::getline(names, name, '/');) {
+      if (name.empty()) continue;
+      directory += "/" + name;
+      if (name.starts_with("job_")) first = all.size();
+      all.push_back(directory);
+    }
+    if (first == 0) first = all.size() - 1;
+    jobs.assign(all.begin() + static_cast<std::ptrdiff_t>(first), all.end());
+  }
+  /// Of the highest group of the job that has it.
+  std::optional<std::string> text(const char* file) const {
+    for (const auto& directory : jobs)
+      if (auto text = read_file(directory + "/" + file, 1U << 16)) return *text;
+    return {};
+  }
+  std::optional<std::int64_t> number(const char* file) const {
+    const auto found = text(file);
+    return found ? number_in(*found) : std::nullopt;
+  }
+  /// A limit holds for all groups below: the least one counts. "max", or about 2^63, is none.
+  std::optional<std::int64_t> least(const char* file) const {
+    std::optional<std::int64_t> out;
+    for (const auto& directory : all)
+      if (const auto text = read_file(directory + "/" + file, 4096))
+        if (const auto limit = number_in(*text); limit && *limit < std::int64_t{1} << 53)
+          out = std::min(out.value_or(*limit), *limit);
+    return out;
+  }
+};
+
 }  // namespace
+
+json control_group(const std::string& groups, const std::string& root) {
+  json out = json::object();
+  const auto put = [&](const char* name, const std::optional<std::int64_t>& value) {
+    if (value) out[name] = *value;
+  };
+  const auto put_kills = [&](const std::optional<std::string>& text) {
+    if (!text) return;
+    if (const auto kill = text->find("oom_kill "); kill != text->npos)
+      put("memory.oom_kill", number_in(text->substr(kill + 9)));
+  };
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {  // cgroups(7): hierarchy:controllers:path
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const auto controllers = line.substr(first + 1, second - first - 1);
+    const auto path = line.substr(second + 1);
+    if (line.starts_with("0::")) {
+      const Groups group(root, path);
+      put("memory.peak", group.number("memory.peak"));
+      put("memory.current", group.number("memory.current"));
+      put("memory.max", group.least("memory.max"));
+      put_kills(group.text("memory.events"));
+      for (const char* name :
+           {"io.stat", "cpu.stat", "cpu.pressure", "memory.pressure", "io.pressure"})
+        if (const auto text = group.text(name)) out[name] = *text;
+    } else if (controllers == "memory") {  // version 1
+      const Groups group(root + "/memory", path);
+      put("memory.peak", group.number("memory.max_usage_in_bytes"));
+      put("memory.current", group.number("memory.usage_in_bytes"));
+      put("memory.max", group.least("memory.limit_in_bytes"));
+      put_kills(group.text("memory.oom_control"));
+    }
+  }
+  return out;
+}
 
 std::int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -190,18 +250,39 @@ std::string masked(std::string_view name, std::string value) {
 }
 
 void mask_arguments(std::vector<std::string>& arguments) {
-  bool hide_next = false;
+  enum class Next { word, secret, header, user } next = Next::word;
   for (auto& word : arguments) {
-    const bool hide = std::exchange(hide_next, false);
+    const auto kind = std::exchange(next, Next::word);
     const auto equals = word.find('=');
-    if (hide && !word.starts_with('-'))
+    const auto option = word.substr(0, equals);
+    const bool is_option = word.starts_with('-');
+    // `Authorization: Basic ...`, also as a part of the option's word.
+    const auto mask_header = [&](std::size_t from) {
+      const auto colon = word.find(':', from);
+      if (colon == word.npos || !is_secret(word.substr(from, colon - from))) return false;
+      word.replace(colon + 1, word.npos, "***");
+      return true;
+    };
+    if (kind == Next::secret && !is_option) {
       word = "***";
-    else if (equals != word.npos && is_secret_option(word.substr(0, equals)))
+    } else if (kind == Next::header && mask_header(0)) {
+    } else if (kind == Next::user && !is_option && word.find(':') != word.npos) {
+      word.replace(word.find(':') + 1, word.npos, "***");
+    } else if (equals != word.npos && is_secret_option(option)) {
       word.replace(equals + 1, word.npos, "***");
-    else if (equals == word.npos && word.starts_with("--") && is_secret_option(word))
-      hide_next = true;
-    else
+    } else if (word.starts_with("-H") && mask_header(2)) {
+    } else if (option == "--header" && equals != word.npos && mask_header(equals + 1)) {
+    } else if (option == "--user" && word.find(':', option.size()) != word.npos) {
+      word.replace(word.find(':', option.size()) + 1, word.npos, "***");
+    } else if (word.starts_with("--") && equals == word.npos && is_secret_option(word)) {
+      next = Next::secret;
+    } else if (word == "-H" || word == "--header" || word == "--proxy-header") {
+      next = Next::header;
+    } else if (word == "-u" || word == "-U" || word == "--user" || word == "--proxy-user") {
+      next = Next::user;
+    } else {
       word = mask_urls(std::move(word));
+    }
   }
 }
 
@@ -288,7 +369,8 @@ void end_metadata(json& job) {
   for (const auto& [name, value] : before.items())
     if (!after.contains(name)) changes[name] = nullptr;
   job["environment_changes"] = changes;
-  job["cgroup"] = control_group();
+  job["cgroup"] =
+      control_group(read_file("/proc/self/cgroup", 1U << 16).value_or(""), "/sys/fs/cgroup");
 }
 
 }  // namespace heddle::jobs

@@ -16,10 +16,15 @@ nlohmann::json begin_metadata(const std::string& jobid);
 /// Adds what is known at its end.
 void end_metadata(nlohmann::json& job);
 
-/// `value` without secrets: `***` if `name` names one; the password of a URL in it.
+/// `value` without secrets: `***` if `name` names one; the password, or token, of a URL in it.
 std::string masked(std::string_view name, std::string value);
-/// Program arguments likewise: `--password=...`, `--token ...`, `API_KEY=...`, URLs.
+/// Program arguments likewise: `--password=...`, `--token ...`, `API_KEY=...`, `-u USER:...`,
+/// `-H 'Authorization: ...'`, URLs.
 void mask_arguments(std::vector<std::string>& arguments);
+
+/// What the control group of the job tells, of its limit and use in both versions. `groups` is
+/// /proc/self/cgroup, `root` /sys/fs/cgroup.
+nlohmann::json control_group(const std::string& groups, const std::string& root);
 
 /// The names in a Slurm host list: n[1-3,07],login.
 std::vector<std::string> expand_hosts(const std::string& list);

@@ -10,6 +10,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "base/child.hpp"
 #include "base/launch/rank.hpp"
@@ -76,6 +77,15 @@ Result<Spool> Spool::at(const std::string& jobid) {
   return Spool(jobid, base, base + "/" + jobid);
 }
 
+std::vector<std::string> Spool::ids() {
+  std::vector<std::string> out;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(spool_base(), failed))
+    out.push_back(entry.path().filename().string());
+  std::ranges::sort(out);
+  return out;
+}
+
 Result<void> Spool::create() const {
   (void)TRY(RunDirectory::open_at(base_));
   (void)TRY(RunDirectory::open_at(directory_));
@@ -109,6 +119,20 @@ Result<Fd> Spool::lock() const {
   while (::flock(fd.get(), LOCK_EX) != 0)
     if (errno != EINTR) return fail_errno(directory_, "cannot lock");
   return fd;
+}
+
+Result<bool> change_running(const std::string& jobid,
+                            const std::function<void(nlohmann::json&)>& change) {
+  const auto id = job_id(jobid);
+  if (!id) return false;
+  const Spool spool = TRY(Spool::at(*id));
+  if (TRY(spool.read()).is_null()) return false;
+  const Fd lock = TRY(spool.lock());
+  auto job = TRY(spool.read());
+  if (job.is_null()) return false;
+  change(job);
+  TRY(spool.write(job));
+  return true;
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> collecting_variables(

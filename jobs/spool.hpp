@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,8 @@ class Spool {
  public:
   /// Nothing is created.
   static Result<Spool> at(const std::string& jobid);
+  /// The ids of all that are there.
+  static std::vector<std::string> ids();
   Result<void> create() const;
 
   /// null: the job was not started.
@@ -48,6 +51,11 @@ class Spool {
   std::string base_;
   std::string directory_;
 };
+
+/// Changes what is kept of a job that is not staged yet; of job_id(""), if `jobid` is empty. false:
+/// there is no such job on this node.
+Result<bool> change_running(const std::string& jobid,
+                            const std::function<void(nlohmann::json&)>& change);
 
 /// The variables that have processes collected, with what the user has of them kept.
 Result<std::vector<std::pair<std::string, std::string>>> collecting_variables(

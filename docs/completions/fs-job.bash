@@ -31,7 +31,7 @@ _fs_job() {
     run) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --to --annotate --epmt -q --quiet' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --db --tree --threads --libs --files --format' ;;
     source) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --shell --slurm' ;;
-    stage) ((COMP_CWORD < 2)) || words='-h --help --jobid --to --epmt' ;;
+    stage) ((COMP_CWORD < 2)) || words='-h --help --jobid --to --epmt --left' ;;
     start) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --annotate -e --error' ;;
     stop) ((COMP_CWORD < 2)) || words='-h --help --jobid --exit -e --error' ;;
     submit) ((COMP_CWORD < 2)) || words='-h --help --db -e --error -r --remove -n --dry-run -m --move-failed' ;;

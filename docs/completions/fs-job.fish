@@ -144,6 +144,7 @@ complete -c fs-job -n '__fish_seen_subcommand_from stage' -s h -l help -d 'Print
 complete -c fs-job -n '__fish_seen_subcommand_from stage' -l jobid -r -d 'The job (default: SLURM_JOB_ID, PBS_JOBID, or this session)'
 complete -c fs-job -n '__fish_seen_subcommand_from stage' -l to -r -d 'Write the archive into this directory (default: .)'
 complete -c fs-job -n '__fish_seen_subcommand_from stage' -l epmt -d 'Write epmt'\''s layout'
+complete -c fs-job -n '__fish_seen_subcommand_from stage' -l left -d 'Of all jobs that were killed or stopped, each into its own directory'
 complete -c fs-job -n '__fish_seen_subcommand_from start' -s h -l help -d 'Print this help message and exit'
 complete -c fs-job -n '__fish_seen_subcommand_from start' -l jobid -r -d 'The job (default: SLURM_JOB_ID, PBS_JOBID, or this session)'
 complete -c fs-job -n '__fish_seen_subcommand_from start' -l argv -x -a 'full exe none' -d 'Keep the arguments (default), the program'\''s path only, or neither'

@@ -8,9 +8,9 @@
 // finds the other's variables at the same offset.
 //
 // The program must not notice: no descriptor stays open, nothing is allocated, a failure is a
-// missing record. What it does not do: interpose exec (the next program tells what this one had
-// used until then, by kJobVariable), wrap threads (what ended ones used is the process's total less
-// that of the living), handle signals.
+// missing record. What it does not do: wrap threads (what ended ones used is the process's total
+// less that of the living), handle signals. Exec is interposed only for programs that this library
+// cannot be in; any other tells what this one had used until then, by kJobVariable.
 
 #include <elf.h>
 #include <errno.h>
@@ -33,6 +33,7 @@
 // another libc starts too.
 #pragma weak _r_debug
 extern "C" {
+extern char** environ __attribute__((weak));
 __attribute__((weak)) int on_exit(void (*)(int, void*), void*);
 __attribute__((weak)) int __register_atfork(void (*)(), void (*)(), void (*)(), void*);
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
@@ -58,7 +59,8 @@ struct Lookups {
 };
 
 struct State {
-  char* variable = nullptr;  ///< kJobVariable's value, in the environment's own memory
+  const char* variable = nullptr;  ///< a copy of kJobVariable's value; null: nothing is collected
+  const char* original = nullptr;  ///< that value, in the environment's own memory
   int pid = 0;
   std::int64_t start = 0;
   std::int64_t previous = 0;  ///< of the program before an exec; 0: none
@@ -79,6 +81,7 @@ struct State {
 constinit State state;
 constinit Lookups seen;  ///< in the auditor's copy only
 constinit State* program_copy = nullptr;
+constinit char variable_copy[kPathAt + PATH_MAX] = {};
 
 bool is_us(const link_map& map) {
   return map.l_addr == reinterpret_cast<unsigned long>(__ehdr_start);
@@ -280,11 +283,14 @@ void write_start() {
   const long n = syscall6(__NR_readlinkat, AT_FDCWD, as_long("/proc/self/exe"), as_long(path),
                           sizeof path - 1);
   path[n > 0 ? n : 0] = '\0';
-  for (const char* text : {static_cast<const char*>(path), state.tags, state.container})
+  // A program that writes its title over its arguments goes on in the environment.
+  const bool overwritten = !equal(state.original + kPathAt, state.variable + kPathAt);
+  for (const char* text : {static_cast<const char*>(path), overwritten ? "" : state.tags,
+                           overwritten ? "" : state.container})
     if (!record.add_text(text)) (void)record.add_text("");
   if (state.variable[0] == 'f')
-    for (int i = 1; i < state.argc; ++i)
-      if (!record.add_text(state.argv[i])) {
+    for (int i = 1; i < state.argc && state.argv[i]; ++i)  // parsers of options put NULLs there
+      if (overwritten || !record.add_text(state.argv[i])) {
         record.set_flag(kArgsCut);
         break;
       }
@@ -384,9 +390,10 @@ void write_reaped(pid_t pid, int status, const rusage& usage) {
   reaped.append();
 }
 
-/// Of the program that this process executed before this one.
-void write_exec() {
-  record.begin(RecordType::exec, state.pid, state.previous);
+/// Of the program, begun at `start`, that this process executed before another one.
+template <class Any>
+void write_exec(Any& told, std::int64_t start) {
+  told.begin(RecordType::exec, state.pid, start);
   EndBody body{};
   body.status = -1;
   body.ppid = own_id(__NR_getppid);
@@ -394,8 +401,8 @@ void write_exec() {
   body.sid = own_id(__NR_getsid);
   body.failed_lookups = -1;
   body.usage = read_process();
-  record.add(body);
-  record.append();
+  told.add(body);
+  told.append();
 }
 
 void open_perf_events() {
@@ -470,8 +477,7 @@ void read_environment(char** envp) {
     // Most variables begin with another letter.
     switch (*text) {
       case 'H':
-        if (const char* value = value_in(text, kJobVariable))
-          state.variable = const_cast<char*>(value);
+        if (const char* value = value_in(text, kJobVariable)) state.original = value;
         break;
       case 'O':
       case 'F':
@@ -501,7 +507,6 @@ void forked() {
   state.threads = 1;
   state.forked = true;
   state.ended = false;
-  state.sandboxed = false;
   for (int& fd : state.perf) fd = -1;  // they count the parent's
 }
 
@@ -515,11 +520,12 @@ bool is_in_program() {
 __attribute__((constructor)) void begin(int argc, char** argv, char** envp) {
   if (!envp || !is_in_program()) return;  // the auditor's copy
   read_environment(envp);
-  char* const at = state.variable;
-  if (!at || length(at) <= kPathAt || at[kModes] != ' ' || at[kPathAt - 1] != ':') {
-    state.variable = nullptr;
+  char* const at = const_cast<char*>(state.original);
+  if (!at || length(at) <= kPathAt || length(at) >= sizeof variable_copy || at[kModes] != ' ' ||
+      at[kPathAt - 1] != ':')
     return;
-  }
+  copy(variable_copy, at);
+  state.variable = variable_copy;
   state.argc = argc;
   state.argv = argv;
   state.pid = own_id(__NR_getpid);
@@ -527,7 +533,7 @@ __attribute__((constructor)) void begin(int argc, char** argv, char** envp) {
   char* const self = at + kModes + 1;
   if (read_digits(self, kPidDigits) == state.pid) {
     state.previous = read_digits(self + kPidDigits, kStartDigits);
-    write_exec();
+    write_exec(record, state.previous);
   }
   write_digits(self, state.pid, kPidDigits);
   write_digits(self + kPidDigits, state.start, kStartDigits);
@@ -611,6 +617,115 @@ class Next {
   void* found_ = nullptr;
 };
 
+// Programs that this library cannot be in.
+
+constexpr unsigned kLongestPath = 1024;  ///< on the stack, which a vfork shares
+
+/// Whether the program at `path` is static, or gets rights that the caller has not; then `real`
+/// (kLongestPath) is its path.
+bool is_foreign(const char* path, char* real) {
+  struct stat st {};
+  if (syscall6(__NR_newfstatat, AT_FDCWD, as_long(path), as_long(&st), 0) != 0 ||
+      !S_ISREG(st.st_mode) || (st.st_mode & 0111U) == 0)
+    return false;
+  bool foreign =
+      ((st.st_mode & S_ISUID) != 0 && st.st_uid != static_cast<uid_t>(own_id(__NR_geteuid))) ||
+      ((st.st_mode & S_ISGID) != 0 && (st.st_mode & S_IXGRP) != 0 &&
+       st.st_gid != static_cast<gid_t>(own_id(__NR_getegid)));
+  // It may be executable and not readable.
+  const int flags = foreign ? O_PATH : O_RDONLY | O_NONBLOCK | O_NOCTTY;
+  const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), flags | O_CLOEXEC);
+  if (fd < 0) return false;
+  if (!foreign) {
+    alignas(8) char head[kLongestPath];
+    const long n = syscall6(__NR_read, fd, as_long(head), sizeof head);
+    const auto& elf = *reinterpret_cast<const ElfW(Ehdr)*>(head);
+    if (n >= static_cast<long>(sizeof elf) && head[0] == ELFMAG0 && head[1] == ELFMAG1 &&
+        head[2] == ELFMAG2 && head[3] == ELFMAG3 && elf.e_phentsize == sizeof(ElfW(Phdr)) &&
+        elf.e_phoff % 8 == 0 && elf.e_phoff <= static_cast<unsigned long>(n) &&
+        elf.e_phnum <= (static_cast<unsigned long>(n) - elf.e_phoff) / sizeof(ElfW(Phdr))) {
+      foreign = true;
+      const auto* at = reinterpret_cast<const ElfW(Phdr)*>(head + elf.e_phoff);
+      for (unsigned i = 0; i < elf.e_phnum; ++i)
+        if (at[i].p_type == PT_INTERP) foreign = false;
+    }
+  }
+  if (foreign) {
+    char link[40] = "/proc/self/fd/";
+    char digits[12];
+    write_digits(digits, fd, 10);
+    digits[10] = '\0';
+    const char* first = digits;
+    while (*first == '0' && first[1]) ++first;
+    copy(link + length(link), first);
+    const long size =
+        syscall6(__NR_readlinkat, AT_FDCWD, as_long(link), as_long(real), kLongestPath - 1);
+    real[size > 0 ? size : 0] = '\0';
+    foreign = size > 0;
+  }
+  syscall6(__NR_close, fd);
+  return foreign;
+}
+
+/// The file that execvp(3) finds for `name`, in `out` (kLongestPath) if it has no slash; null:
+/// none.
+const char* find_in_path(const char* name, char* out) {
+  for (const char* c = name; *c; ++c)
+    if (*c == '/') return name;
+  const char* path = nullptr;
+  for (char** entry = &environ ? environ : nullptr; entry && *entry && !path; ++entry)
+    path = value_in(*entry, "PATH");
+  while (path) {
+    const char* end = path;
+    while (*end && *end != ':') ++end;
+    if (static_cast<unsigned long>(end - path) + length(name) + 2 <= kLongestPath) {
+      char* to = out;
+      while (path < end) *to++ = *path++;
+      if (to != out) *to++ = '/';
+      copy(to, name);
+      if (syscall6(__NR_faccessat, AT_FDCWD, as_long(out), X_OK) == 0) return out;
+    }
+    path = *end ? end + 1 : nullptr;
+  }
+  return nullptr;
+}
+
+void write_foreign(int pid, int ppid, std::int64_t previous, std::int64_t start, const char* path,
+                   char* const* argv) {
+  RecordOf<2048> told;
+  told.begin(RecordType::start, pid, start, kForeign);
+  StartBody body{};
+  body.previous = previous;
+  body.failed_lookups = -1;
+  body.ppid = ppid;
+  body.pgid = own_id(__NR_getpgid, pid);
+  body.sid = own_id(__NR_getsid, pid);
+  body.rank = state.rank;
+  body.ranks = state.ranks;
+  told.add(body);
+  for (const char* text : {path, "", ""}) (void)told.add_text(text);
+  if (state.variable[0] == 'f')
+    for (int i = 1; argv && argv[0] && argv[i]; ++i)
+      if (!told.add_text(argv[i])) {
+        told.set_flag(kArgsCut);
+        break;
+      }
+  told.append();
+}
+
+/// Before this process executes `path`, or a child of it that shares its memory (vfork).
+void before_exec(const char* path, char* const* argv) {
+  char real[kLongestPath];
+  if (!state.variable || state.sandboxed || !path || !is_foreign(path, real)) return;
+  const int pid = own_id(__NR_getpid);
+  const bool is_own = pid == state.pid;
+  if (is_own && !state.forked) {
+    RecordOf<sizeof(RecordHeader) + sizeof(EndBody)> told;
+    write_exec(told, state.start);
+  }
+  write_foreign(pid, own_id(__NR_getppid), is_own ? state.start : 0, now_us(), real, argv);
+}
+
 [[noreturn]] void leave(int status) {
   for (;;) syscall6(__NR_exit_group, status);
 }
@@ -642,6 +757,63 @@ HEDDLE_EXPORT int pthread_create(unsigned long* thread, const void* attributes,
   const int result = function(thread, attributes, body, argument);
   if (result == 0) __atomic_fetch_add(&state.threads, 1, __ATOMIC_RELAXED);
   return result;
+}
+
+using Exec = int(const char*, char* const*);
+using Execve = int(const char*, char* const*, char* const*);
+HEDDLE_EXPORT int execve(const char* path, char* const* argv, char* const* envp) {
+  static constinit Next<Execve> next("execve");
+  before_exec(path, argv);
+  auto* function = next.get();
+  return function ? function(path, argv, envp) : -1;
+}
+HEDDLE_EXPORT int execv(const char* path, char* const* argv) {
+  static constinit Next<Exec> next("execv");
+  before_exec(path, argv);
+  auto* function = next.get();
+  return function ? function(path, argv) : -1;
+}
+HEDDLE_EXPORT int execvp(const char* file, char* const* argv) {
+  static constinit Next<Exec> next("execvp");
+  char path[kLongestPath];
+  before_exec(file ? find_in_path(file, path) : file, argv);
+  auto* function = next.get();
+  return function ? function(file, argv) : -1;
+}
+HEDDLE_EXPORT int execvpe(const char* file, char* const* argv, char* const* envp) {
+  static constinit Next<Execve> next("execvpe");
+  char path[kLongestPath];
+  before_exec(file ? find_in_path(file, path) : file, argv);
+  auto* function = next.get();
+  return function ? function(file, argv, envp) : -1;
+}
+
+using Spawn = int(pid_t*, const char*, const void*, const void*, char* const*, char* const*);
+namespace {
+int spawn(Spawn* function, const char* path, pid_t* pid, const char* file, const void* actions,
+          const void* attributes, char* const* argv, char* const* envp) {
+  if (!function) return 38;  // ENOSYS
+  pid_t unused = 0;
+  pid_t* const at = pid ? pid : &unused;
+  const auto start = now_us();
+  const int result = function(at, file, actions, attributes, argv, envp);
+  char real[kLongestPath];
+  if (result == 0 && state.variable && !state.sandboxed && path && is_foreign(path, real))
+    write_foreign(*at, state.pid, 0, start, real, argv);
+  return result;
+}
+}  // namespace
+HEDDLE_EXPORT int posix_spawn(pid_t* pid, const char* path, const void* actions,
+                              const void* attributes, char* const* argv, char* const* envp) {
+  static constinit Next<Spawn> next("posix_spawn");
+  return spawn(next.get(), path, pid, path, actions, attributes, argv, envp);
+}
+HEDDLE_EXPORT int posix_spawnp(pid_t* pid, const char* file, const void* actions,
+                               const void* attributes, char* const* argv, char* const* envp) {
+  static constinit Next<Spawn> next("posix_spawnp");
+  char path[kLongestPath];
+  return spawn(next.get(), file ? find_in_path(file, path) : file, pid, file, actions, attributes,
+               argv, envp);
 }
 
 // A child's end. libc's wait4 is a cancellation point and sets errno.
@@ -684,6 +856,13 @@ HEDDLE_EXPORT int prctl(int what, unsigned long a, unsigned long b, unsigned lon
                   : static_cast<int>(syscall6(__NR_prctl, what, static_cast<long>(a),
                                               static_cast<long>(b), static_cast<long>(c),
                                               static_cast<long>(d)));
+}
+HEDDLE_EXPORT long syscall(long number, long a, long b, long c, long d, long e, long f) {
+  using Call = long(long, long, long, long, long, long, long);
+  static constinit Next<Call> next("syscall");
+  if (number == __NR_seccomp) state.sandboxed = true;
+  auto* function = next.get();
+  return function ? function(number, a, b, c, d, e, f) : -1;
 }
 HEDDLE_EXPORT int seccomp_load(void* filter) {
   static constinit Next<int(void*)> next("seccomp_load");

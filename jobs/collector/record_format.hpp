@@ -7,9 +7,12 @@
 // process may be killed between two of its records, and a full disk may cut one.
 //
 // A program that a process executed is known by (pid, start). Its records:
-//   start      from the constructor; of a forked child together with its end
+//   start      from the constructor; of a forked child together with its end; of a static or setuid
+//              program from the process that executes it, which may fail
 //   end        at exit
-//   exec       by the program that the process executed next: what the process had used by then
+//   exec       by the program that the process executed next, or before such a one: what the
+//   process
+//              had used by then
 //   threads    more threads of the end
 //   libraries  what was loaded at the end
 // and `reaped`, by its parent, with pid alone. -1 is an unknown number.
@@ -38,6 +41,7 @@ enum RecordFlag : std::uint8_t {
   kForked = 1,   ///< start: a fork without exec
   kArgsCut = 2,  ///< start: not all arguments
   kLookups = 4,  ///< libraries: (name, path, failed) as the auditor saw them; else paths
+  kForeign = 8,  ///< start: of a program that cannot tell it, by the one that executes it
 };
 
 struct RecordHeader {

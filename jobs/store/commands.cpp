@@ -14,6 +14,7 @@
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "jobs/commands.hpp"
+#include "jobs/spool.hpp"
 #include "jobs/store/archive.hpp"
 #include "jobs/store/command_options.hpp"
 #include "jobs/store/store_commands.hpp"
@@ -106,17 +107,24 @@ std::vector<std::pair<std::string, std::string>> parse_pairs(
   return out;
 }
 
-/// Sets tags (annotation 0) or annotations of a job in the store or in an archive.
+/// Sets tags (annotation 0) or annotations of a job in an archive, on this node or in the store.
+/// Empty `job`: the one that this process belongs to.
 int change_tags(const std::string& url, const std::string& job, bool annotation, bool replace,
                 const std::vector<std::pair<std::string, std::string>>& pairs) {
-  if (is_path(job)) {
-    Json metadata = read_metadata(job).all;
-    Json& object = metadata[annotation ? "annotations" : "tags"];
-    if (replace || !object.is_object()) object = Json::object();
+  const auto change = [&](auto& metadata) {
+    auto& object = metadata[annotation ? "annotations" : "tags"];
+    if (replace || !object.is_object()) object = std::decay_t<decltype(object)>::object();
     for (const auto& [name, value] : pairs) object[to_json_text(name)] = to_json_text(value);
+  };
+  if (!job.empty() && is_path(job)) {
+    Json metadata = read_metadata(job).all;
+    change(metadata);
     replace_metadata(job, metadata);
     return exit_done;
   }
+  if (value_or_throw(change_running(job, change))) return exit_done;
+  if (job.empty())
+    throw Error("", "no job is collected on this node", "", "name one, or an archive");
   const auto database = open_store(url);
   const std::int64_t id = find_job(*database, job);
   Transaction transaction(*database);
@@ -136,15 +144,19 @@ int annotate_command(int argc, char** argv) {
   std::vector<std::string> words;
   bool replace = false;
   return store_command(
-      argc, argv, "Add annotations to a job in the store, an archive or a directory.",
+      argc, argv, "Add annotations to a job, an archive or a directory.",
       [&](CLI::App& app) {
-        app.add_option("JOB", job, "A job, or the path of an archive or directory")
-            ->required()
+        app.add_option("JOB", job,
+                       "A job here or in the store, or the path of an archive or directory "
+                       "(default: the job that runs this)")
             ->type_name("");
-        app.add_option("KEY=VALUE", words, "The annotations")->required()->type_name("");
+        app.add_option("KEY=VALUE", words, "The annotations")->type_name("");
         app.add_flag("--replace", replace, "Drop all others");
       },
       [&](const std::string& url) {
+        if (job.find('=') != std::string::npos && !is_path(job))
+          words.insert(words.begin(), std::exchange(job, {}));
+        if (words.empty()) return usage_error("fs-job annotate", "no KEY=VALUE given");
         return change_tags(url, job, true, replace, parse_pairs(words));
       });
 }
@@ -153,15 +165,18 @@ int tag_command(int argc, char** argv) {
   std::string job, tags;
   bool replace = false;
   return store_command(
-      argc, argv, "Add tags to a job in the store, an archive or a directory.",
+      argc, argv, "Add tags to a job, an archive or a directory.",
       [&](CLI::App& app) {
-        app.add_option("JOB", job, "A job, or the path of an archive or directory")
-            ->required()
+        app.add_option("JOB", job,
+                       "A job here or in the store, or the path of an archive or directory "
+                       "(default: the job that runs this)")
             ->type_name("");
-        app.add_option("TAGS", tags, "KEY:VALUE;KEY:VALUE")->required()->type_name("");
+        app.add_option("TAGS", tags, "KEY:VALUE;KEY:VALUE")->type_name("");
         app.add_flag("--replace", replace, "Drop all others");
       },
       [&](const std::string& url) {
+        if (tags.empty()) tags = std::exchange(job, {});
+        if (tags.empty()) return usage_error("fs-job tag", "no KEY:VALUE given");
         return change_tags(url, job, false, replace, parse_tags(tags));
       });
 }

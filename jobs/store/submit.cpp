@@ -85,14 +85,20 @@ class Columns {
   std::size_t tid_ = 0, rank_ = 0;
 };
 
-/// The cgroup's numbers in the order of kTotals.
-std::vector<Count> cgroup_totals(const Json& cgroup) {
-  const auto number = [&](const char* key) -> Count {
-    const auto found = cgroup.find(key);
-    if (found == cgroup.end() || !found->is_number_integer()) return {};
-    const auto value = found->get<std::int64_t>();
-    return value < 0 || value > kMost ? Count() : Count(value);  // "no limit" is about 2^63
-  };
+Count number_of(const Json& object, const char* key) {
+  if (!object.is_object()) return {};
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return {};
+  const auto value = found->get<std::int64_t>();
+  return value < 0 || value > kMost ? Count() : Count(value);  // "no limit" is about 2^63
+}
+
+/// The cgroup's numbers in the order of kTotals. A node's memory is a limit, too.
+std::vector<Count> cgroup_totals(const Json& cgroup, const Json& all) {
+  const auto number = [&](const char* key) { return number_of(cgroup, key); };
+  Count limit = number("memory.max");
+  if (const auto machine = all.find("machine"); machine != all.end())
+    combine(limit, number_of(*machine, "memory"), Total::min);
   // `some avg10=0.00 avg60=0.00 avg300=0.00 total=4711` (Documentation/accounting/psi.rst)
   const auto stall = [&](const char* key) -> Count {
     const auto found = cgroup.find(key);
@@ -102,8 +108,9 @@ std::vector<Count> cgroup_totals(const Json& cgroup) {
     if (!text.starts_with("some ") || at == std::string::npos) return {};
     return std::clamp<std::int64_t>(std::strtoll(text.c_str() + at + 6, nullptr, 10), 0, kMost);
   };
-  return {number("memory.peak"), number("memory.max"),     number("memory.oom_kill"),
-          stall("cpu.pressure"), stall("memory.pressure"), stall("io.pressure")};
+  return {number("memory.peak"),     limit,
+          number("memory.oom_kill"), stall("cpu.pressure"),
+          stall("memory.pressure"),  stall("io.pressure")};
 }
 
 Strings names_of(const auto& metrics) {
@@ -146,6 +153,10 @@ class Submission {
 
   /// The job's id; its row is locked until the transaction's end.
   void find_job() {
+    // Of two nodes at once, neither sees the row of the other. SQLite has one writer.
+    if (!m_.job_start && db_.is_postgres())
+      db_.query("SELECT pg_advisory_xact_lock(hashtextextended(?, 22))",
+                {fmt::format("{}\n{}\n{}", m_.user, m_.cluster, m_.jobid)});
     std::int64_t start = m_.job_start.value_or(m_.start);
     if (!m_.job_start)
       for (const Row& row :
@@ -192,7 +203,7 @@ class Submission {
     values[10] = threads;
     values[11] = cpu_time;
     for (const Count& sum : sums) values.push_back(value_of(sum));
-    for (const Count& total : cgroup_totals(m_.cgroup)) values.push_back(value_of(total));
+    for (const Count& total : cgroup_totals(m_.cgroup, m_.all)) values.push_back(value_of(total));
     const Strings names = Strings{"job_id",      "host",     "hash",       "start", "finish",
                                   "submitted",   "exitcode", "exitsignal", "ranks", "num_procs",
                                   "num_threads", "cpu_time", "info"} +

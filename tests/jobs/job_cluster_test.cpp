@@ -34,6 +34,12 @@ TEST(JobOnNodes, each_node_has_an_archive_of_its_ranks) {
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(lines_of(result.out).size(), 8U);
   check("run");
+  const auto database = " --db " + (dir / "jobs.db") + " ";
+  result = cluster.sh(fs_job + " submit" + database + "run/* && " + fs_job + " query" + database +
+                      "--format json --columns num_hosts,complete");
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out.substr(result.out.find('['))),
+            nlohmann::json::parse(R"([{"num_hosts":4,"complete":1}])"));
   fs::create_directories(dir / "prolog");
   result = cluster.sh("HEDDLE_JOB_TO=" + (dir / "prolog") + " srun -N4 -n8 --task-prolog=" + share +
                       "fs-job-task-prolog.sh --task-epilog=" + share +
