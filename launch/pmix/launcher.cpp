@@ -25,7 +25,6 @@
 #include "base/launch/rank.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
-#include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "launch/pmix/commands.hpp"
 #include "launch/pmix/pmix.hpp"
@@ -44,7 +43,6 @@ struct LocalRank {
 struct Job {
   std::string name_space, host, program;
   std::vector<LocalRank> ranks;
-  std::atomic<bool> runs = false;
   unsigned tools = 0;
 
   void signal(int number) const {
@@ -63,17 +61,16 @@ Job& job() {
   return it;
 }
 
-/// Signals are the ranks'; before they run, while a tool lets this process wait, they end it.
+/// Signals are the ranks'.
 void on_signal(int number, siginfo_t* info, void*) {
-  if (!job().runs) {
-    ::signal(number, SIG_DFL);
-    ::raise(number);
-  } else if (number == SIGALRM) {
+  if (number == SIGALRM) {
     job().signal(SIGKILL);
   } else if (info->si_code != SI_KERNEL) {  // a terminal's reach the ranks by themselves
     job().signal(number);
+    if (number != SIGUSR1 && number != SIGUSR2) job().signal(SIGCONT);
   }
 }
+constexpr int kSignals[] = {SIGALRM, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 pmix_status_t on_connected(const pmix_proc_t*, void*, pmix_info_t[], std::size_t, pmix_op_cbfunc_t,
                            void*) {
@@ -148,17 +145,22 @@ pmix_status_t on_query(pmix_proc_t*, pmix_query_t* queries, std::size_t count,
                        pmix_info_cbfunc_t done, void* object) {
   auto* out = new Infos;
   for (std::size_t i = 0; i < count; ++i) {
+    bool other = false;
+    for (std::size_t j = 0; j < queries[i].nqual; ++j)
+      other =
+          other || (std::strncmp(queries[i].qualifiers[j].key, PMIX_NSPACE, PMIX_MAX_KEYLEN) == 0 &&
+                    text_of(queries[i].qualifiers[j].value) != job().name_space);
     for (char** key = queries[i].keys; key && *key; ++key) {
       const std::string_view wanted(*key);
       if (wanted == PMIX_QUERY_NAMESPACES)
         out->text(PMIX_QUERY_NAMESPACES, job().name_space);
-      else if (wanted == PMIX_QUERY_PROC_TABLE || wanted == PMIX_QUERY_LOCAL_PROC_TABLE)
+      else if (wanted == PMIX_QUERY_PROC_TABLE && !other)
         add_table(*out);
     }
   }
   if (out->size() == 0) {
     delete out;
-    return PMIX_ERR_NOT_SUPPORTED;
+    return PMIX_ERR_NOT_FOUND;
   }
   done(PMIX_SUCCESS, out->data(), out->size(), object, free_infos, out);
   return PMIX_SUCCESS;
@@ -213,7 +215,6 @@ class Launcher {
   int wait_for_ranks();
 
   const LaunchOptions& options_;
-  TempDir directory_;
   pmix_server_module_t module_ = make_module();
   pmix_proc_t self_{};
   pmix_proc_t tool_{};
@@ -225,12 +226,12 @@ class Launcher {
 void Launcher::start_server() {
   const char* name = std::getenv("PMIX_SERVER_NSPACE");
   self_ = process_of(name ? name : fmt::format("heddle-{}-{}", host_name(), ::getpid()), 0);
-  directory_ = value_or_throw(TempDir::create("heddle-pmix"));
+  // Without PMIX_SERVER_TOOL_SUPPORT tools can connect too, but no files lead those that search for
+  // a pid; and the job's data are not in files either, which pay from many ranks on: nothing stays,
+  // however this process ends.
+  ::setenv("PMIX_MCA_gds", "hash", 1);
   Infos infos;
   infos.text(PMIX_SERVER_NSPACE, self_.nspace).rank(PMIX_SERVER_RANK, 0);
-  infos.flag(PMIX_SERVER_TOOL_SUPPORT);
-  infos.text(PMIX_SERVER_TMPDIR, directory_.path());
-  infos.text(PMIX_SYSTEM_TMPDIR, directory_.path());
   if (const auto status = PMIx_server_init(&module_, infos.data(), infos.size()); !is_done(status))
     throw fail_pmix("libpmix", "cannot start", status).value();
   if (options_.report_uri.empty()) return;
@@ -298,11 +299,13 @@ void Launcher::describe_job() {
     throw fail_pmix("libpmix", "does not take the job's description", status).value();
 }
 
-/// In the child process: as the user's shell would have started it.
+/// In the child process, with all signals blocked: as the user's shell would have started it.
 [[noreturn]] void become_rank(const char* program, char* const* argv, char* const* environment,
-                              bool stop, pid_t parent) {
+                              bool stop, const sigset_t& mask, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(126);
+  for (const int number : kSignals) ::signal(number, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   if (stop) ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
   ::execve(program, argv, environment);
   ::_exit(errno == ENOENT ? 127 : 126);
@@ -336,8 +339,12 @@ void Launcher::start_ranks(const std::string& program) {
     std::ranges::copy(variables, copy);
     if (const auto status = PMIx_server_setup_fork(&name, &copy); !is_done(status))
       throw fail_pmix("libpmix", "does not describe a rank's environment", status).value();
+    sigset_t all, mask;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &mask);
     const pid_t pid = ::fork();
-    if (pid == 0) become_rank(program.c_str(), argv.data(), copy, orders_.stop, parent);
+    if (pid == 0) become_rank(program.c_str(), argv.data(), copy, orders_.stop, mask, parent);
+    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
     if (pid < 0) throw Error::from_errno(program, "cannot start");
     if (orders_.stop) leave_stopped(pid);
     job().ranks[static_cast<std::size_t>(i)].pid = pid;
@@ -380,8 +387,6 @@ int Launcher::run() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO;
-  for (const int number : {SIGALRM, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
-    ::sigaction(number, &action, nullptr);
   start_server();
   read_orders();
   job().name_space = fmt::format("{}@1", self_.nspace);
@@ -389,7 +394,8 @@ int Launcher::run() {
   job().program = *program;
   job().ranks = std::vector<LocalRank>(static_cast<std::size_t>(options_.ranks));
   describe_job();
-  job().runs = true;
+  // Before, while a tool let it wait, signals ended this process.
+  for (const int number : kSignals) ::sigaction(number, &action, nullptr);
   start_ranks(*program);
   tell(PMIX_LAUNCH_COMPLETE);
   if (orders_.stop) tell(PMIX_READY_FOR_DEBUG);

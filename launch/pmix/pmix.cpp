@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,6 +120,7 @@ Result<void> ask(const std::string& server, const char* key, Infos& qualifiers, 
   if (status == PMIX_ERR_UNREACH || status == PMIX_ERR_LOST_CONNECTION ||
       status == PMIX_ERR_COMM_FAILURE)
     return fail_pmix(server, "the server is gone", status);
+  if (status == PMIX_ERR_NOT_FOUND) return fail(server, "the server has no such job");
   return fail_pmix(server, "the server does not answer this question", status,
                    "launchers of PRRTE and Open MPI 5 do, Slurm's do not");
 }
@@ -241,6 +243,11 @@ void leave_pmix_job() {
       names.emplace_back(text.substr(0, text.find('=')));
   }
   for (const auto& name : names) ::unsetenv(name.c_str());
+}
+
+void limit_memory() {
+  const rlimit limit{std::uint64_t{4} << 30, std::uint64_t{4} << 30};
+  (void)::setrlimit(RLIMIT_DATA, &limit);
 }
 
 Fd silence_libpmix() {

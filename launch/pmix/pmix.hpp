@@ -124,5 +124,7 @@ void leave_pmix_job();
 /// Sends what libpmix prints to /dev/null: a failure is said once, by an error of ours. Result:
 /// what standard error was.
 Fd silence_libpmix();
+/// Bounds what a peer can make libpmix allocate, for the whole process.
+void limit_memory();
 
 }  // namespace heddle::pmix

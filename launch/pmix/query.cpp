@@ -17,6 +17,7 @@ namespace {
 /// In a child process: connects, and asks.
 Result<std::string> ask_server(const QueryOptions& options, const std::string& uri) {
   leave_pmix_job();
+  limit_memory();
   silence_libpmix();
   Infos infos;
   infos.text(PMIX_SERVER_URI, uri).number(PMIX_CONNECT_MAX_RETRIES, 1);

@@ -35,7 +35,6 @@
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
-#include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "launch/pmix/commands.hpp"
 #include "launch/pmix/pmix.hpp"
@@ -119,8 +118,7 @@ void add_directives(Infos& infos, const RunOptions& options) {
 
 class Agent {
  public:
-  Agent(const RunOptions& options, const std::string& directory, int socket)
-      : options_(options), directory_(directory), socket_(socket) {}
+  Agent(const RunOptions& options, int socket) : options_(options), socket_(socket) {}
   Result<void> run();
 
  private:
@@ -135,7 +133,6 @@ class Agent {
   void limit(bool on) const { ::alarm(on ? static_cast<unsigned>(options_.seconds) + 5 : 0); }
 
   const RunOptions& options_;
-  const std::string& directory_;  ///< for libpmix's files
   int socket_;
   pmix_proc_t self_{};
   pmix_proc_t launcher_{};
@@ -146,7 +143,6 @@ class Agent {
 Result<std::vector<std::string>> Agent::prepare() {
   Infos tool;
   tool.flag(PMIX_TOOL_DO_NOT_CONNECT).flag(PMIX_LAUNCHER);
-  tool.text(PMIX_SERVER_TMPDIR, directory_).text(PMIX_SYSTEM_TMPDIR, directory_);
   if (const auto status = PMIx_tool_init(&self_, tool.data(), tool.size()); !is_done(status))
     return fail_pmix("libpmix", "cannot start", status);
   pmix_value_t* uri = nullptr;
@@ -287,11 +283,12 @@ Result<void> Agent::run() {
       if (!TRY(handle(*event))) return {};
 }
 
-int run_agent(const RunOptions& options, const std::string& directory, int socket) {
+int run_agent(const RunOptions& options, int socket) {
   leave_pmix_job();
+  limit_memory();
   // libpmix keeps the end of the connection to itself for so many seconds.
   ::setenv("PMIX_MCA_pmix_event_caching_window", "0", 0);
-  Agent agent(options, directory, socket);
+  Agent agent(options, socket);
   const auto done = agent.run();
   if (done) {
     (void)PMIx_tool_finalize();  // writes what it still has of the ranks' output
@@ -327,6 +324,10 @@ class Steps {
                            int table);
   Result<void> handle(const Received<Message>& got);
   Result<void> log_event(const Message& event) const;
+  /// The agent was killed: by its alarm, or by what the launcher sent.
+  Error lost(const char* why) const {
+    return Error(options_.command[0], "the PMIx connection to the launcher has failed", why);
+  }
 
   const RunOptions& options_;
   Child agent_;
@@ -380,9 +381,10 @@ Result<void> Steps::handle(const Received<Message>& got) {
   if (message_in.step != Step::stopped || message_in.words.empty() || got.fds.size() != 1)
     return fail_errno("", "unexpected step", EPROTO);
   if (!options_.stopped.empty())
-    TRY(run_command(options_.stopped,
-                    {"HEDDLE_PMIX_NAMESPACE=" + message_in.words[0], "HEDDLE_PMIX_RANKS=/proc/self/fd/3"},
-                    got.fds[0].get()));
+    TRY(run_command(
+        options_.stopped,
+        {"HEDDLE_PMIX_NAMESPACE=" + message_in.words[0], "HEDDLE_PMIX_RANKS=/proc/self/fd/3"},
+        got.fds[0].get()));
   return send_record(socket_.get(), message(Step::go_on, {message_in.words[0]}));
 }
 
@@ -400,8 +402,6 @@ Result<void> Steps::carry_out() {
     if (!got && got.error().code() == ECONNRESET) {
       const auto status = agent_.wait();
       if (status && *status == exit_done) return {};
-      return fail(options_.command[0], "the PMIx connection to the launcher has failed",
-                  "libpmix's process has ended");
     }
     if (!got) return fail(got.error());
     if (got->message.step == Step::failed) return fail(got->message.error);
@@ -418,6 +418,8 @@ void Steps::run(pid_t launcher) {
   // It may have ended on its own a moment before, with a message and a status of its own.
   if (done || has_ended(std::chrono::milliseconds(500))) return;
   error_ = done.error();
+  if (error_->code() == EPIPE || error_->code() == ECONNRESET)
+    error_ = lost("libpmix's process has ended");
   // Open MPI 4's mpirun that waits for a tool ignores SIGTERM.
   for (const int number : {SIGTERM, SIGKILL}) {
     if (ended_) return;
@@ -452,13 +454,12 @@ int run_launcher(const RunOptions& options) {
     for (const auto& each : *list) (void)split_variable(each);
 
   auto signals = value_or_throw(SignalRelay::start());
-  const auto directory = value_or_throw(TempDir::create("heddle-pmix"));
   auto sockets = value_or_throw(make_socket_pair());
   ForkOptions fork_options;
   fork_options.keep = std::vector<int>{sockets.other.get()};
-  fork_options.name = "heddle-pmix";
-  auto agent = value_or_throw(fork_child(
-      fork_options, [&] { return run_agent(options, directory.path(), sockets.other.get()); }));
+  fork_options.name = "pmix-agent";
+  auto agent = value_or_throw(
+      fork_child(fork_options, [&] { return run_agent(options, sockets.other.get()); }));
   sockets.other.reset();
   Steps steps(options, std::move(agent), std::move(sockets.one));
   const auto environment = environment_with(value_or_throw(steps.prepare()));

@@ -77,6 +77,7 @@ const std::vector<Rule>& rules() {
       {"launch",
        {"base", "base/launch", "resolver/map", "resolver/elf", "fsgen", "jobs", "launch/session"}},
       {"launch/api", {}},
+      {"launch/pmix", {"base", "base/launch"}},
       {"launch/session",
        {"base", "base/launch", "resolver/elf", "resolver/build", "fsgen", "launch", "ship"}},
       {"compat",
