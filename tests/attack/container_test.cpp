@@ -344,7 +344,8 @@ TEST_F(NodeIntruder, rank_of_fs_launch_reaches_nothing_outside) {
   }
 }
 
-/// The same attack from containers of root's podman, with and without its default isolation.
+/// The same attack from containers of root's and a user's podman, with and without its default
+/// isolation.
 class PodmanIntruder : public PodmanTest {
  protected:
   void SetUp() override {
@@ -355,6 +356,8 @@ class PodmanIntruder : public PodmanTest {
 
 TEST_P(PodmanIntruder, podman_root_reaches_no_process_and_no_socket) {
   put_intruder(*world_);
+  if (is_user())  // podman makes links in it
+    run_checked({"chown", "-R", std::to_string(kUser), world_->rootfs()});
   const std::vector<Strings> ways{
       {},
       {"--cap-drop=all"},
@@ -365,16 +368,20 @@ TEST_P(PodmanIntruder, podman_root_reaches_no_process_and_no_socket) {
       {"--network=none", "--cap-drop=all"},
       {"--uidmap=0:100000:65536", "--gidmap=0:100000:65536"},
       {"--uidmap=0:100000:65536", "--gidmap=0:100000:65536", "--network=none"}};
-  for (const auto& options : ways) {
+  const std::vector<Strings> users{
+      {}, {"--userns=keep-id"}, {"--pid=host", "--cap-drop=all"}, {"--network=none"}};
+  for (const auto& options : is_user() ? users : ways) {
     SCOPED_TRACE(::testing::PrintToString(options));
     // crun runs without cgroups here, and podman then refuses the host's PID namespace.
-    if (GetParam() == "crun" && !options.empty() && options[0] == "--pid=host") continue;
+    if (runtime() == "crun" && !options.empty() && options[0] == "--pid=host") continue;
     const auto ran = run_image(options, {"/bin/intruder", world_->path("")});
     expect_nothing_reached(ran, !options.empty() && options[0] == "--pid=host");
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, PodmanIntruder, ::testing::Values("runc", "crun"), kParameterName);
+INSTANTIATE_TEST_SUITE_P(Oci, PodmanIntruder,
+                         ::testing::Values("runc", "crun", "user_runc", "user_crun"),
+                         kParameterName);
 
 /// podman copies the annotations of an image's manifest to the container. Labels and ENV are the
 /// image's too.

@@ -44,6 +44,9 @@ RunResult PodmanSession::run(const Strings& words, const std::string& before) co
       "cd '" + directory_ +
       "'; mkdir -p etc; mount -t tmpfs -o mode=755 tmpfs etc; "
       "mkdir etc/upper etc/work; cp subuid subgid etc/upper; "
+      "{ cat /etc/group; echo heddle-test:x:" +
+      std::to_string(uid_) +
+      ":; } >etc/upper/group; "
       "mount -t overlay -o lowerdir=/etc,upperdir=etc/upper,workdir=etc/work overlay /etc; ";
   const auto session =
       session_command({path("home"), "/mnt", uid_, "open",
