@@ -14,6 +14,7 @@
 #include "base/temp_dir.hpp"
 #include "bench/guided.hpp"
 #include "bench/program.hpp"
+#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/run.hpp"
 
