@@ -50,23 +50,84 @@ std::string content(const std::string& path) {
   return fd ? read_all(fd->get(), path, 1U << 20).value_or("") : "";
 }
 
-/// Waits until the ranks are released, or `ended` is readable. Result: whether they may go on.
-bool wait_for_release(const HoldSettings& hold, int ended = -1) {
-  auto pause = 20;
-  auto beat = content(hold.directory + "/alive");
-  for (auto changed = Clock::now();;) {
-    const auto state = content(hold.directory + "/state");
+Result<void> write_state(const std::string& directory, const std::string& state) {
+  const auto path = directory + "/state";
+  const Fd file = TRY(open_file(path, O_RDWR | O_NOFOLLOW));
+  if (::flock(file.get(), LOCK_EX) != 0) return fail_errno(path, "cannot be locked");
+  const auto before = TRY(read_all(file.get(), path, 64));
+  if (!before.starts_with("hold"))
+    return fail(
+        Error::with_code(EALREADY, fs::path(directory).filename().string(),
+                         before.starts_with("kill") ? "is ended already" : "is released already"));
+  if (::pwrite(file.get(), (state + "\n").c_str(), state.size() + 1, 0) < 0)
+    return fail_errno(path, "cannot be written");
+  return {};
+}
+
+/// What one waiting process makes of the directory. Result: whether the ranks may go on, once that
+/// is said, or the tool is gone.
+class Watch {
+ public:
+  explicit Watch(const HoldSettings& hold) : hold_(hold) {}
+
+  std::optional<bool> look() {
+    looked_ = Clock::now();
+    const auto state = content(hold_.directory + "/state");
     if (state.starts_with("release")) return true;
     if (state.starts_with("kill")) return false;
-    const auto now = content(hold.directory + "/alive");
-    if (now != beat) changed = Clock::now();
-    beat = now;
     std::error_code error;
-    const bool is_gone = !fs::exists(hold.directory, error) && !error;
-    if (is_gone || Clock::now() - changed > kToolIsGone) return hold.on_exit != "kill";
+    bool is_gone = state.empty() && !fs::exists(hold_.directory, error) && !error;
+    if (looked_ >= next_beat_) {
+      next_beat_ = looked_ + kBeat;
+      const auto now = content(hold_.directory + "/alive");
+      if (now != beat_) changed_ = looked_;
+      beat_ = now;
+    }
+    if (!is_gone && looked_ - changed_ > kToolIsGone) {
+      is_gone = true;
+      (void)write_state(hold_.directory, hold_.on_exit);  // so that all decide alike, and at once
+    }
+    return is_gone ? std::optional(hold_.on_exit != "kill") : std::nullopt;
+  }
+  /// When the process that looks for all of this node may have been stopped.
+  bool is_late() const { return Clock::now() - looked_ > kToolIsGone; }
+
+ private:
+  const HoldSettings& hold_;
+  Clock::time_point looked_{};
+  Clock::time_point next_beat_ = Clock::now();
+  Clock::time_point changed_ = Clock::now();
+  std::string beat_;
+};
+
+/// Whether a signal to end waits until the stopped process `pid` goes on. It has no handlers yet.
+bool is_to_end(pid_t pid) {
+  const auto text = read_file("/proc/" + std::to_string(pid) + "/status", 1UL << 16).value_or("");
+  const auto mask = [&](const std::string& name) {
+    const auto at = text.find("\n" + name + ":");
+    return at == text.npos ? 0 : std::strtoull(text.c_str() + at + name.size() + 2, nullptr, 16);
+  };
+  std::uint64_t ends = 0;
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM})
+    ends |= std::uint64_t{1} << (signal - 1);
+  return ((mask("SigPnd") | mask("ShdPnd")) & ~mask("SigBlk") & ends) != 0;
+}
+
+/// Waits until the ranks are released, or `ended` is readable, which is a pidfd of `stopped`, or
+/// that one is to end. Result: whether they may go on. On
+/// each node one process looks for all, since the directory is on a file system that all nodes
+/// share: the one that has the lock. With its end the next one takes it, and looks too.
+bool wait_for_release(const HoldSettings& hold, int ended = -1, pid_t stopped = -1) {
+  const auto run = RunDirectory::open();
+  Watch watch(hold);
+  Fd lock;
+  for (auto pause = 20;; pause = std::min(pause * 2, 250)) {
+    if (run && !lock)
+      if (auto taken = run->lock("hold " + hold.directory, {})) lock = std::move(*taken);
+    if (!run || lock || watch.is_late())
+      if (const auto said = watch.look()) return *said;
     pollfd entry{ended, POLLIN, 0};
-    if (::poll(&entry, 1, pause) > 0) return true;
-    pause = std::min(pause * 2, 250);
+    if (::poll(&entry, 1, pause) > 0 || (stopped > 0 && is_to_end(stopped))) return true;
   }
 }
 
@@ -100,13 +161,15 @@ bool stop_at_exec(pid_t rank) {
 }
 
 /// Lets a stopped rank go on, or ends it, when that is said or it has ended.
-int let_go(int rank, const HoldSettings& hold) {
-  const int signal = wait_for_release(hold, rank) ? SIGCONT : SIGKILL;
-  (void)::syscall(SYS_pidfd_send_signal, rank, signal, nullptr, 0);
+int let_go(int open, pid_t rank, const HoldSettings& hold) {
+  const int signal = wait_for_release(hold, open, rank) ? SIGCONT : SIGKILL;
+  (void)::syscall(SYS_pidfd_send_signal, open, signal, nullptr, 0);
   return exit_done;
 }
 
 int keep(pid_t rank, int ready, const HoldSettings& hold, std::int64_t number, std::uint64_t size) {
+  // Launchers signal the process group of a rank, which, being stopped, would outlive its keepers.
+  ::setsid();
   const Fd open(static_cast<int>(::syscall(SYS_pidfd_open, rank, 0)));
   const bool traced = open && ::ptrace(PTRACE_SEIZE, rank, nullptr, PTRACE_O_TRACEEXEC) == 0;
   (void)!::write(ready, traced ? "y" : "n", 1);
@@ -118,9 +181,9 @@ int keep(pid_t rank, int ready, const HoldSettings& hold, std::int64_t number, s
   options.dies_with_parent = false;
   options.keep = std::vector<int>{open.get()};
   options.name = "heddle-hold";
-  auto other = fork_child(options, [&] { return let_go(open.get(), hold); });
+  auto other = fork_child(options, [&] { return let_go(open.get(), rank, hold); });
   const auto status = other ? other->wait() : Result<int>(exit_failure);
-  return status && *status == exit_done ? exit_done : let_go(open.get(), hold);
+  return status && *status == exit_done ? exit_done : let_go(open.get(), rank, hold);
 }
 
 /// Whether this process will be stopped at its next exec.
@@ -160,20 +223,6 @@ void sweep_old() {
     if (!failed && fs::file_time_type::clock::now() - last > kOld)
       (void)remove_tree(at->path().string());
   }
-}
-
-Result<void> write_state(const std::string& directory, const std::string& state) {
-  const auto path = directory + "/state";
-  const Fd file = TRY(open_file(path, O_RDWR | O_NOFOLLOW));
-  if (::flock(file.get(), LOCK_EX) != 0) return fail_errno(path, "cannot be locked");
-  const auto before = TRY(read_all(file.get(), path, 64));
-  if (!before.starts_with("hold"))
-    return fail(
-        Error::with_code(EALREADY, fs::path(directory).filename().string(),
-                         before.starts_with("kill") ? "is ended already" : "is released already"));
-  if (::pwrite(file.get(), (state + "\n").c_str(), state.size() + 1, 0) < 0)
-    return fail_errno(path, "cannot be written");
-  return {};
 }
 
 /// Shows each second that the tool lives; when it has ended, says so to the ranks at once.

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// --hold: ranks wait before their program starts. Each looks on its own at CACHE/hold/ID, a
-// directory of this user's that all nodes see, so that a release needs no connection:
+// --hold: ranks wait before their program starts. One a node looks at CACHE/hold/ID, a directory of
+// this user's that all nodes see, so that a release needs no connection:
 //   state   `hold`, then `release` or `kill`, written in place
 //   alive   a number that fs-launch changes each second
 //   NODE    a line for each rank that is held there: rank, size, pid, job
 // agent: the rank waits in fs-launch's agent, before anything else. exec: it is stopped (SIGSTOP)
 // after the exec of its program, with only that and ld.so mapped; a process beside it, which traced
-// the exec and let go, waits and continues it. Without a release a rank goes on, or ends, when the
-// directory is gone or `alive` is unchanged for ten seconds: the tool, or fs-launch, has ended.
+// the exec and let go, waits and continues it, also for a signal that is to end it. Without a
+// release a rank goes on, or ends, when the directory is gone or `alive` is unchanged for ten
+// seconds: the tool, or fs-launch, has ended.
 
 #include <cstdint>
 #include <optional>

@@ -90,6 +90,33 @@ class Sessions : public ::testing::Test {
     }
   }
 
+  /// `fs-launch --hold` with these words, launcher first, and ./app, whose pid is in the file
+  /// `front` and whose end in `status`; until all ranks are held as `h`. What they are, by --list.
+  Strings hold(const std::string& options, const std::string& launcher) const {
+    const auto list = [&] { return cluster_->sh(fs_launch_ + " release --list h"); };
+    for (int attempt = 0; attempt < 4; ++attempt) {
+      (void)cluster_->sh("rm -f out err status front; (" + fs_launch_ + " --hold-id h " + options +
+                         " " + launcher +
+                         " ./app >out 2>err & echo $! >front; wait $!; echo $? >status) "
+                         ">/dev/null 2>&1 &");
+      if (wait_until(10s, [&] { return list().status == 0; })) return lines_of(list().out);
+      (void)cluster_->sh("kill -9 $(cat front); scancel -u root; pkill -9 -f '^mpi'");
+      (void)wait_until(20s, [&] { return apps().empty(); });
+      (void)cluster_->sh("rm -rf cache/heddle/hold/h");
+    }
+    ADD_FAILURE() << launcher << cluster_->sh("cat err").out;
+    return {};
+  }
+  /// The ranks and keepers that there are.
+  std::string apps() const {
+    std::string out;
+    for (int node = 1; node <= 4; ++node)
+      out += cluster_
+                 ->on(node, "pgrep -a -x app; pgrep -a heddle-hold; pgrep -af 'fs-launch --[r]ank'")
+                 .out;
+    return out;
+  }
+
   TestDir dir_;
   std::string fs_launch_;
   std::optional<Cluster> cluster_;
@@ -513,7 +540,9 @@ TEST_F(Sessions, nothing_stays_whatever_is_killed_and_when) {
         moment + " / 1000)) $((" + moment + " % 1000))); " + kill +
         "; wait $front; kill -9 $tool; true");
     EXPECT_FALSE(ran.timed_out);
-    // What was killed all at once on a node the next session sweeps.
+    // Only what was killed all at once on a node, or by Slurm, waits for the next session.
+    const bool is_swept = kill == victims[4] || kill == victims[7];
+    EXPECT_TRUE(is_swept || wait_until(35s, is_clean)) << left();
     if (!wait_until(1s, is_clean)) {
       const auto next = session("create --job " + job);
       ASSERT_EQ(next.status, 0) << kill << next.err;
@@ -675,6 +704,20 @@ TEST_F(Sessions, bad_node_is_named_and_the_others_are_cleaned) {
   free_all();
 }
 
+TEST_F(Sessions, node_that_dies_during_a_session_is_named_and_the_others_are_cleaned) {
+  const auto job = allocate();
+  const auto id = id_of(session("create --job " + job));
+  ASSERT_EQ(session("daemon " + id + " -- sleep 9899").status, 0);
+  ASSERT_EQ(cluster_->sh("kill -9 " + cluster_->init_of(4)).status, 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto ran = session("daemon " + id + " --wait -- hostname");
+  EXPECT_EQ(ran.status, 3);
+  EXPECT_THAT(ran.err, AllOf(StartsWith("fs-launch: n4: "), Not(HasSubstr("n1"))));
+  (void)session("destroy " + id);  // which may have ended with its srun
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 110s);
+  EXPECT_TRUE(wait_until(30s, [&] { return left().empty(); })) << left();
+}
+
 TEST_F(Sessions, held_ranks_wait_until_they_are_released) {
   build_program({dir_ / "app", "#include <stdio.h>\nint main(void){puts(\"ran\");return 3;}"});
   const auto release = fs_launch_ + " release ";
@@ -716,6 +759,115 @@ TEST_F(Sessions, held_ranks_wait_until_they_are_released) {
     EXPECT_EQ(lines_of(cluster_->sh("cat out").out).size(), 8U) << cluster_->sh("cat err").out;
     EXPECT_EQ(cluster_->sh("rm status; ls cache/heddle/hold").out, "");
   }
+}
+
+TEST_F(Sessions, held_ranks_of_each_launcher_load_what_was_changed_meanwhile) {
+  const auto build = [&](const std::string& word) {
+    const auto library = build_library({dir_ / word + "/libword.so.1",
+                                        "const char* word(void) { return \"" + word + "\"; }",
+                                        {"-Wl,-soname,libword.so.1"}});
+    build_program({dir_ / word + "/app",
+                   "#include <stdio.h>\nconst char* word(void);\n"
+                   "int main(void) { printf(\"" +
+                       word + " %s\\n\", word()); return 0; }",
+                   {library, "-Wl,-rpath," + dir_ / "lib"}});
+  };
+  build("old");
+  build("new");
+  const auto install = [&](const std::string& word) {
+    run_checked({"sh", "-c",
+                 "cd " + dir_.path() + " && mkdir -p lib && cp " + word +
+                     "/libword.so.1 lib/x && " + "mv lib/x lib/libword.so.1 && cp " + word +
+                     "/app x && mv x app"});
+  };
+  const auto rsh = " --rsh " + cluster_->rsh() + " --nodes n1,n3";
+  for (const auto& launcher : Strings{"srun -Q -w n1,n3 -N2 -n4"} + launchers_by_rsh())
+    for (const std::string mode : {"agent", "exec"}) {
+      install("old");
+      const auto held = hold("--hold " + mode, launcher);
+      ASSERT_EQ(held.size(), 4U) << launcher;
+      std::string job;
+      for (const auto& line : held) {
+        std::istringstream words(line);
+        std::string rank, pid, node;
+        words >> rank >> pid >> node >> job;
+        const auto look = cluster_->on(std::stoi(node.substr(1)),
+                                       "grep -E '^(State|TracerPid)' /proc/" + pid +
+                                           "/status; grep -o '/[^ ]*$' /proc/" + pid + "/maps");
+        if (mode == "agent") {
+          EXPECT_THAT(look.out, Not(HasSubstr(dir_ / "app"))) << launcher;
+          continue;
+        }
+        EXPECT_THAT(look.out, AllOf(HasSubstr("T (stopped)"), HasSubstr("TracerPid:\t0\n"),
+                                    HasSubstr(dir_ / "app"), Not(HasSubstr("libc.so"))))
+            << launcher;
+      }
+      // A session finds them by the name that the list has.
+      const auto id = id_of(launcher.starts_with("srun") ? session("attach " + job)
+                                                         : session("create --ranks " + job + rsh));
+      EXPECT_EQ(lines_of(session("ranks " + id).out).size(), 4U) << launcher << job;
+      if (mode == "agent") install("new");
+      EXPECT_EQ(session("destroy " + id).status, 0);
+      EXPECT_EQ(cluster_->sh("cat out").out, "");
+      EXPECT_EQ(cluster_->sh(fs_launch_ + " release h").status, 0);
+      EXPECT_TRUE(wait_until(20s, [&] { return cluster_->sh("cat status").out == "0\n"; }))
+          << launcher << cluster_->sh("cat status err").out;
+      const std::string said = mode == "agent" ? "new new\n" : "old old\n";
+      EXPECT_EQ(cluster_->sh("cat out").out, said + said + said + said) << launcher << mode;
+      EXPECT_TRUE(wait_until(20s, [&] { return apps().empty(); })) << launcher << apps();
+    }
+}
+
+TEST_F(Sessions, held_ranks_go_on_or_end_whatever_is_killed) {
+  build_program({dir_ / "app", "#include <stdio.h>\nint main(void){puts(\"ran\");return 0;}"});
+  const auto on = [&](const std::string& node, const std::string& kill) {
+    return cluster_->rsh() + " " + node + " " + kill;
+  };
+  const std::string srun = "srun -Q -w n1,n3 -N2 -n4";
+  const std::string front = "kill -9 $(cat front)";
+  const std::string on_kill = " --on-tool-exit kill";
+  struct Case {
+    std::string launcher, options, kill;
+    int least, most;  ///< ranks that then run
+  };
+  // The launcher dies with a killed fs-launch, and ends the ranks, if it gets to that, first.
+  std::vector<Case> cases = {
+      {srun, "--hold agent", front, 0, 4},
+      {srun, "--hold exec", front, 0, 4},
+      {srun, "--hold exec" + on_kill, front, 0, 0},
+      {srun, "--hold exec" + on_kill, "kill -INT $(cat front); kill -INT $(cat front)", 0, 0},
+      // Slurm takes its time to notice; what is released runs, on n3 too.
+      {srun, "--hold exec", on("n1", "pkill -9 -x slurmstepd") + "; " + fs_launch_ + " release h",
+       2, 4}};
+  for (const auto& launcher : Strings{srun} + launchers_by_rsh()) {
+    const auto name = launcher.substr(0, launcher.find(' '));
+    const int most = launcher == srun ? 0 : 4;  // mpirun's SIGTERM comes after a SIGCONT
+    cases.push_back({launcher, "--hold exec", "kill -TERM $(cat front)", 0, most});
+    cases.push_back({launcher, "--hold exec" + on_kill, "pkill -9 -x " + name, 0, most});
+  }
+  for (const auto& each : cases) {
+    const auto text = each.launcher + ": " + each.options + ": " + each.kill + "\n";
+    ASSERT_EQ(hold(each.options, each.launcher).size(), 4U) << text;
+    (void)cluster_->sh(each.kill);
+    EXPECT_TRUE(wait_until(40s, [&] { return apps().empty(); })) << text << apps();
+    const auto ran = std::atoi(cluster_->sh("grep -cx ran out").out.c_str());
+    EXPECT_GE(ran, each.least) << text;
+    EXPECT_LE(ran, each.most) << text;
+    (void)cluster_->sh("scancel -u root; rm -rf cache/heddle/hold/h");
+    EXPECT_TRUE(wait_until(20s, [&] { return cluster_->sh("squeue -h").out.empty(); })) << text;
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
+TEST_F(Sessions, rank_without_keepers_goes_on_by_a_signal) {
+  build_program({dir_ / "app", "#include <stdio.h>\nint main(void){puts(\"ran\");return 0;}"});
+  ASSERT_EQ(hold("--hold exec", "srun -Q -N4 -n4").size(), 4U);
+  const auto id = id_of(session("attach $(squeue -h -s -o %i | grep -F .0)"));
+  EXPECT_EQ(cluster_->on(2, "pkill -9 heddle-hold").status, 0);
+  EXPECT_EQ(cluster_->sh(fs_launch_ + " release h").status, 0);
+  EXPECT_TRUE(wait_until(10s, [&] { return lines_of(cluster_->sh("cat out").out).size() == 3; }));
+  EXPECT_EQ(session("signal " + id + " CONT").out, "1 ranks\n");
+  EXPECT_TRUE(wait_until(10s, [&] { return lines_of(cluster_->sh("cat out").out).size() == 4; }));
 }
 
 TEST_F(Sessions, ranks_of_killed_keepers_are_still_released) {
@@ -843,7 +995,7 @@ class Hold : public ::testing::Test {
 
 TEST_F(Hold, tool_lives_while_the_terminal_has_stopped_fs_launch) {
   (void)sh("setsid $FS_LAUNCH --hold agent --hold-id h sleep 9895 >/dev/null 2>&1 & echo $! >pid");
-  ASSERT_TRUE(wait_until(10s, [&] { return !content("alive").empty(); }));
+  ASSERT_TRUE(wait_until(10s, [&] { return content("alive").starts_with("0"); }));
   EXPECT_EQ(sh("kill -STOP -$(cat pid)").status, 0);
   ASSERT_TRUE(wait_until(10s, [&] {
     return sh("grep ^State /proc/$(cat pid)/status").out == "State:\tT (stopped)\n";
@@ -852,6 +1004,41 @@ TEST_F(Hold, tool_lives_while_the_terminal_has_stopped_fs_launch) {
   EXPECT_TRUE(wait_until(10s, [&] { return content("alive") != before; }));
   EXPECT_EQ(sh("kill -CONT -$(cat pid); kill $(cat pid)").status, 0);
   EXPECT_TRUE(wait_until(10s, [&] { return sh("ls heddle/hold").out.empty(); }));
+}
+
+TEST_F(Hold, one_rank_of_a_node_looks_at_the_shared_directory_for_all) {
+  if (run({"sh", "-c", "command -v strace"}).status != 0) HEDDLE_SKIP("strace is not installed");
+  build_program({dir_ / "app", "int main(void) { return 0; }"});
+  (void)sh(
+      "strace -f -e trace=openat -o trace $FS_LAUNCH --hold agent --hold-id h sh -c "
+      "'for i in 0 1 2 3 4 5 6 7; do PMI_RANK=$i PMI_SIZE=8 ./app && echo $i >>ran & done; "
+      "wait' >/dev/null 2>&1 & echo $! >pid");
+  const auto held = [&] { return lines_of(sh("$FS_LAUNCH release --list h").out); };
+  ASSERT_TRUE(wait_until(30s, [&] { return held().size() == 8; })) << held().size();
+  const auto beats = [&] { return std::stoi(content("alive")); };
+  const auto looks = [&] { return std::stoi(sh("grep -c h/state trace").out); };
+  ASSERT_TRUE(wait_until(10s, [&] { return content("alive").starts_with("0"); }));
+  const auto first = beats();
+  const auto before = looks();
+  ASSERT_TRUE(wait_until(30s, [&] { return beats() >= first + 3; }));
+  // Four a second, in at least three seconds; and each once more, if ten have gone by.
+  EXPECT_LE(looks() - before, 4 * (beats() - first + 2) + 8);
+  // When ranks are killed, among them the one that looks, others do so.
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::istringstream words(held()[i]);
+    std::string rank, pid;
+    words >> rank >> pid;
+    EXPECT_EQ(sh("kill -9 " + pid).status, 0);
+  }
+  // Or is stopped.
+  std::istringstream words(held()[4]);
+  std::string rank, pid;
+  words >> rank >> pid;
+  EXPECT_EQ(sh("kill -STOP " + pid + "; $FS_LAUNCH release h").status, 0);
+  EXPECT_TRUE(wait_until(30s, [&] { return lines_of(sh("cat ran").out).size() == 3; }));
+  EXPECT_EQ(sh("kill -CONT " + pid).status, 0);
+  EXPECT_TRUE(wait_until(30s, [&] { return sh("ls heddle/hold").out.empty(); }));
+  EXPECT_EQ(lines_of(sh("cat ran").out).size(), 4U);
 }
 
 TEST_F(Hold, ends_with_the_tool_on_kernels_without_pidfds) {
