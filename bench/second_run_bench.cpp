@@ -93,7 +93,7 @@ void measure_all(const Settings& settings, Results& results) {
       {"true", {"/bin/true"}},
       {"perl", {"perl", "-MPOSIX", "-e", "print floor(2.5)"}},
       {"vim", {"vim", "-es", "-u", "NONE", "+q!"}},
-      {"java", {"java", "-version"}},
+      {"java", {"java", "--version"}},
       {"scipy", {"/usr/bin/python3", "-c", "import scipy.stats"}},
       {"lmp", {"lmp", "-log", "none", "-screen", "none", "-in", make_melt(path + "/melt")}},
       {"pipeline", {"sh", "-c", pipeline}},
