@@ -56,7 +56,7 @@ TEST_F(HookInput, damaged_state_is_one_error_line) {
     expect_refused(text);
   expect_refused(std::string(2U << 20, ' '));
   expect_refused(std::string(500000, '['));
-  expect_refused(std::string(150000, '{'), "not JSON");
+  expect_refused(std::string(150000, '{'), "cannot read");
 }
 
 TEST_F(HookInput, damaged_config_is_one_error_line) {
@@ -118,13 +118,13 @@ TEST_F(HookInput, annotations_count_only_below_allowed_directories) {
 /// An ordered object compares each new key with all before.
 TEST_F(HookInput, documents_of_any_shape_cost_little_time) {
   Json many;
-  for (int i = 0; i < 200'000; ++i) many[std::to_string(i)] = 0;
-  const auto deep = "{\"a\":" + std::string(1'000'000, '[');
+  for (int i = 0; i < 80'000; ++i) many[std::to_string(i)] = 0;
   const auto start = std::chrono::steady_clock::now();
-  for (const auto& text : {many.dump(), deep}) {
-    expect_refused(text, "cannot read");
-    EXPECT_FALSE(parse_decision(text, "x"));
-  }
+  expect_refused(many.dump(), "too many members");
+  EXPECT_FALSE(parse_decision(many.dump(), "x"));
+  const auto deep = "{\"a\":" + std::string(500'000, '[');
+  expect_refused(deep, "nested too deep");
+  EXPECT_FALSE(parse_decision(deep, "x"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
 }
 
