@@ -47,7 +47,7 @@ const std::map<std::string, std::vector<Row>> kTables = {
       {"start", "resolve.star.500.warm_to_ldd", "resolving them again, against ldd", kTime}}},
     {"supervision",
      {{"supervision", "supervision.start.500.to_unsupervised",
-       "a start, against a mount whose daemon nobody watches", kTime},
+       "a start, against a mount whose daemon has no supervisor", kTime},
       {"start", "takeover.star.500.kill_to_answer",
        "from the kill of a worker to its follower's first answer", "{:.1f} ms"},
       {"supervision", "reload.500.longest_wait", "the longest a start waits for a reload",

@@ -254,7 +254,7 @@ class Bench {
     }
     Command python() const { return python_in(root); }
     Command python_local() const { return python_in(source); }
-    /// `copies` at once with one mount that nobody had before.
+    /// `copies` at once with one mount that had no user before.
     Command guided(const std::string& map_file, unsigned copies = 1) const {
       auto out = python();
       if (copies > 1)
@@ -273,8 +273,8 @@ class Bench {
     std::unique_ptr<SlowMount> slow;
   };
 
-  /// The second process of a mount, and then 64 at once. They are measured again when somebody
-  /// else emptied the kernel's caches meanwhile.
+  /// The second process of a mount, and then 64 at once. They are measured again when
+  /// others emptied the kernel's caches meanwhile.
   void later_processes(const World& world) {
     for (int tries = 0; tries < 5; ++tries) {
       const auto before = dropped_caches();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// unsupervised_mount MAP DIR: serves MAP as fs-mount does, by the same code, in one process that
-// nobody watches over: what supervision_bench compares fs-mount with. Returns when the mount is
+// unsupervised_mount MAP DIR: serves MAP as fs-mount does, by the same code, in one process
+// without a supervisor: what supervision_bench compares fs-mount with. Returns when the mount is
 // warm.
 #include <signal.h>
 #include <unistd.h>

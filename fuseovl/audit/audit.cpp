@@ -3,8 +3,8 @@
 // libheddle-audit.so: the rtld-audit(7) entry points. ld.so loads it before libc exists, so it has
 // no libc, no thread-local storage and no lazy binding, and its state is set before la_version
 // returns. A program that the index does not know searches as usual. la_version does not answer 0
-// there: ld.so would unload this library after it has sized static TLS for an auditor, and nobody
-// would correct the size (tls_guard.cpp).
+// there: ld.so would unload this library after it has sized static TLS for an auditor, and
+// the size would stay wrong (tls_guard.cpp).
 //
 // ld.so calls la_objsearch and la_objopen with its lock held, also for a dlopen in any thread, but
 // at exit la_objclose without it (dl-fini.c).
