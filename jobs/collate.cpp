@@ -58,10 +58,17 @@ struct Image {
   std::vector<std::string> args;
   std::optional<EndBody> end;
   bool by_exec = false;
+  std::int64_t late_bytes = 0, late_writes = 0;  ///< of the end itself
+  std::int64_t start_bytes = 0;                  ///< of the record
+  std::int64_t others_io[7] =
+      {};  ///< of those that it waited for, and of the collector before an exec
   std::vector<TaskUsage> tasks;
   std::vector<Library> libraries;
   std::optional<ReapedBody> reaped;
 };
+
+/// Any process of the user can write records: no number in them, and no sum, is above it.
+constexpr std::int64_t kMost = std::int64_t{1} << 53;
 
 Number known(std::int64_t value) { return value < 0 ? Number() : Number(value); }
 Number less(Number a, Number b) {
@@ -91,7 +98,10 @@ Metrics totals(const ProcessUsage& usage) {
   out[k_cstime] = known(usage.children.stime);
   out[k_blkio] = known(usage.task.blkio);
   out[k_guest] = known(usage.task.guest);
-  for (unsigned i = 0; i < 7; ++i) out[k_io + i] = known(usage.task.io[i]);
+  for (unsigned i = 0; i < 7; ++i) {
+    out[k_io + i] = known(usage.task.io[i]);
+    if (i < 4) out[k_io + i] = less(out[k_io + i], usage.own_io[i]);
+  }
   out[k_oncpu] = known(usage.cpu_ns);
   out[k_waiting] = known(usage.task.sched[1]);
   out[k_slices] = known(usage.task.sched[2]);
@@ -139,6 +149,7 @@ std::vector<Metrics> threads_of(const Image& image, const Metrics* base) {
   if (base)
     for (unsigned key = k_usertime; key < process.size(); ++key)
       if (key != k_rssmax) process[key] = less(process[key], (*base)[key]);
+  for (unsigned i = 0; i < 7; ++i) process[k_io + i] = less(process[k_io + i], image.others_io[i]);
   process[k_tid] = image.pid;
   process[k_num_threads] = known(end.usage.task.num_threads);
   process[k_starttime] = known(end.usage.task.starttime);
@@ -179,7 +190,7 @@ std::vector<Metrics> threads_of(const Image& image, const Metrics* base) {
     if (!is_threads(key)) continue;
     Number sum = 0;
     for (const auto& thread : out)
-      if (&thread != &left) *sum += thread[key].value_or(0);
+      if (&thread != &left) sum = std::min(*sum + thread[key].value_or(0), kMost);
     left[key] = less(process[key], sum);
   }
   return out;
@@ -194,6 +205,7 @@ class Reader {
     drop_failed_execs();
     match_reaped();
     index_children();
+    add_up_io_of_others();
     std::vector<const Image*> order;
     for (const auto& image : images_)
       if (image.begun || image.reaped) order.push_back(&image);
@@ -213,10 +225,7 @@ class Reader {
     return out;
   }
 
-  /// Any process of the user can write records. Sums of such numbers do not overflow.
-  static bool is_small(std::int64_t value) {
-    return value >= -(std::int64_t{1} << 53) && value <= std::int64_t{1} << 53;
-  }
+  static bool is_small(std::int64_t value) { return value >= -kMost && value <= kMost; }
   static bool is_small(const Usage& usage) { return all_small(usage); }
   static bool is_small(const TaskUsage& usage) { return all_small(usage); }
   static bool is_small(const StartBody& body) {
@@ -282,6 +291,7 @@ class Reader {
         auto& to = image(header);
         to.begun = *body;
         to.flags = header.flags;
+        to.start_bytes = header.size;
         to.path = next_text();
         to.tags = next_text();
         to.container = next_text();
@@ -296,12 +306,18 @@ class Reader {
         if (header.type == RecordType::exec && to.end) return true;  // a reused pid
         to.end = *body;
         to.by_exec = header.type == RecordType::exec;
+        to.late_bytes += header.size;
+        ++to.late_writes;
         add_tasks(to);
         return true;
       }
-      case RecordType::threads:
-        add_tasks(image(header));
+      case RecordType::threads: {
+        auto& to = image(header);
+        add_tasks(to);
+        to.late_bytes += header.size;
+        ++to.late_writes;
         return true;
+      }
       case RecordType::libraries: {
         auto& to = image(header);
         while (!rest.empty()) {
@@ -368,6 +384,34 @@ class Reader {
       for (std::size_t i = 0; i + 1 < list.size(); ++i)
         if (auto& image = images_[list[i]]; (image.flags & kForeign) != 0 && !image.reaped)
           image.begun.reset();
+  }
+
+  /// /proc/PID/io has the I/O of waited-for children, too (wait_task_zombie() of kernel/exit.c).
+  void add_up_io_of_others() {
+    // The program after an exec does not know what the collector wrote before.
+    const auto count = [&](Image& image, std::int64_t bytes) {
+      if (!image.end || !image.by_exec || image.end->usage.own_io[1] != 0) return;
+      image.others_io[1] = std::min(image.others_io[1] + bytes, kMost);
+      ++image.others_io[3];
+    };
+    for (auto& image : images_)
+      if (image.begun) count(image, image.start_bytes);
+    for (const auto& [pid, body] : reaped_)
+      if (const auto at = index_.find({body.parent, body.parent_start}); at != index_.end())
+        count(images_[at->second], sizeof(RecordHeader) + sizeof(ReapedBody));
+    for (const auto& child : images_) {
+      if (!child.reaped || !child.end || child.by_exec) continue;
+      const auto parent = index_.find({child.reaped->parent, child.reaped->parent_start});
+      if (parent == index_.end()) continue;
+      const auto& usage = child.end->usage;
+      const std::int64_t late[7] = {usage.late_io[0], child.late_bytes, usage.late_io[1],
+                                    child.late_writes};
+      for (unsigned i = 0; i < 7; ++i)
+        if (usage.task.io[i] >= 0) {
+          auto& sum = images_[parent->second].others_io[i];
+          sum = std::clamp<std::int64_t>(sum + usage.task.io[i] + late[i], 0, kMost);
+        }
+    }
   }
 
   void index_children() {

@@ -69,6 +69,8 @@ struct State {
   bool forked = false;
   bool ended = false;
   bool sandboxed = false;  ///< a system call may kill the program
+  std::int64_t own_io[4] =
+      {};  ///< in the order of /proc/self/io: of this library, not of the program
   int argc = 0;
   char** argv = nullptr;
   const char* tags = "";
@@ -103,6 +105,12 @@ std::int64_t cycles() {
 #endif
 }
 
+/// A read (0) or write (1) of this library, and its bytes.
+void count_own(unsigned kind, long bytes) {
+  if (bytes > 0) __atomic_fetch_add(&state.own_io[kind], bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&state.own_io[kind + 2], 1, __ATOMIC_RELAXED);
+}
+
 // Writing.
 
 template <unsigned kMost>
@@ -132,8 +140,8 @@ class RecordOf {
     used_ += static_cast<unsigned>(size);
     return true;
   }
-  /// Appends the record, and begins another one of its kind.
-  void append() {
+  /// Appends the record, and begins another one of its kind. `own`: by this process.
+  void append(bool own = true) {
     reinterpret_cast<RecordHeader*>(bytes_)->size = static_cast<std::uint16_t>(used_);
     // A program may have closed or replaced any descriptor, so the file is opened for each record.
     const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(state.variable + kPathAt),
@@ -146,7 +154,8 @@ class RecordOf {
                       (limit.rlim_cur == RLIM_INFINITY ||
                        (syscall6(__NR_fstat, fd, as_long(&st)) == 0 &&
                         static_cast<unsigned long>(st.st_size) + used_ <= limit.rlim_cur));
-    if (fits) syscall6(__NR_write, fd, as_long(bytes_), used_);
+    const long n = fits ? syscall6(__NR_write, fd, as_long(bytes_), used_) : 0;
+    if (fits && own) count_own(1, n);
     if (fd >= 0) syscall6(__NR_close, fd);
     used_ = sizeof(RecordHeader);
   }
@@ -165,6 +174,7 @@ struct ProcFile {
   explicit ProcFile(const char* path) {
     const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), O_RDONLY | O_CLOEXEC | O_NOCTTY);
     const long n = fd < 0 ? 0 : syscall6(__NR_read, fd, as_long(text), sizeof text - 1);
+    if (fd >= 0) count_own(0, n);
     if (fd >= 0) syscall6(__NR_close, fd);
     text[n > 0 ? n : 0] = '\0';
   }
@@ -180,7 +190,7 @@ std::int64_t next_number(const char*& at) {
 }
 
 /// `directory` ends with a slash and has room for a file's name.
-TaskUsage read_task(char* directory, bool with_io = true) {
+TaskUsage read_task(char* directory, std::int64_t* own_before_io = nullptr) {
   TaskUsage out;
   char* const name = directory + length(directory);
   copy(name, "stat");
@@ -208,7 +218,10 @@ TaskUsage read_task(char* directory, bool with_io = true) {
     out.blkio = fields[42];
     out.guest = fields[43];
   }
-  if (with_io) {
+  if (own_before_io)
+    for (unsigned i = 0; i < 4; ++i)
+      own_before_io[i] = __atomic_load_n(&state.own_io[i], __ATOMIC_RELAXED);
+  {
     copy(name, "io");
     const ProcFile file(directory);
     const char* at = file.text;
@@ -245,7 +258,9 @@ ProcessUsage read_process() {
   ProcessUsage out{};
   out.cycles = cycles();
   char directory[64] = "/proc/self/";
-  out.task = read_task(directory);
+  out.task = read_task(directory, out.own_io);
+  for (unsigned i = 0; i < 2; ++i)
+    out.late_io[i] = __atomic_load_n(&state.own_io[2 * i], __ATOMIC_RELAXED) - out.own_io[2 * i];
   out.self = read_usage(RUSAGE_SELF);
   out.children = read_usage(RUSAGE_CHILDREN);
   timespec cpu{};
@@ -507,6 +522,7 @@ void forked() {
   state.threads = 1;
   state.forked = true;
   state.ended = false;
+  for (auto& counter : state.own_io) counter = 0;
   for (int& fd : state.perf) fd = -1;  // they count the parent's
 }
 
@@ -622,8 +638,8 @@ class Next {
 constexpr unsigned kLongestPath = 1024;  ///< on the stack, which a vfork shares
 
 /// Whether the program at `path` is static, or gets rights that the caller has not; then `real`
-/// (kLongestPath) is its path.
-bool is_foreign(const char* path, char* real) {
+/// (kLongestPath) is its path. `own`: not in a vfork.
+bool is_foreign(const char* path, char* real, bool own) {
   struct stat st {};
   if (syscall6(__NR_newfstatat, AT_FDCWD, as_long(path), as_long(&st), 0) != 0 ||
       !S_ISREG(st.st_mode) || (st.st_mode & 0111U) == 0)
@@ -639,6 +655,7 @@ bool is_foreign(const char* path, char* real) {
   if (!foreign) {
     alignas(8) char head[kLongestPath];
     const long n = syscall6(__NR_read, fd, as_long(head), sizeof head);
+    if (own) count_own(0, n);
     const auto& elf = *reinterpret_cast<const ElfW(Ehdr)*>(head);
     if (n >= static_cast<long>(sizeof elf) && head[0] == ELFMAG0 && head[1] == ELFMAG1 &&
         head[2] == ELFMAG2 && head[3] == ELFMAG3 && elf.e_phentsize == sizeof(ElfW(Phdr)) &&
@@ -691,7 +708,7 @@ const char* find_in_path(const char* name, char* out) {
 }
 
 void write_foreign(int pid, int ppid, std::int64_t previous, std::int64_t start, const char* path,
-                   char* const* argv) {
+                   char* const* argv, bool own) {
   RecordOf<2048> told;
   told.begin(RecordType::start, pid, start, kForeign);
   StartBody body{};
@@ -710,20 +727,21 @@ void write_foreign(int pid, int ppid, std::int64_t previous, std::int64_t start,
         told.set_flag(kArgsCut);
         break;
       }
-  told.append();
+  told.append(own);
 }
 
 /// Before this process executes `path`, or a child of it that shares its memory (vfork).
 void before_exec(const char* path, char* const* argv) {
   char real[kLongestPath];
-  if (!state.variable || state.sandboxed || !path || !is_foreign(path, real)) return;
+  if (!state.variable || state.sandboxed || !path) return;
   const int pid = own_id(__NR_getpid);
   const bool is_own = pid == state.pid;
+  if (!is_foreign(path, real, is_own)) return;
   if (is_own && !state.forked) {
     RecordOf<sizeof(RecordHeader) + sizeof(EndBody)> told;
     write_exec(told, state.start);
   }
-  write_foreign(pid, own_id(__NR_getppid), is_own ? state.start : 0, now_us(), real, argv);
+  write_foreign(pid, own_id(__NR_getppid), is_own ? state.start : 0, now_us(), real, argv, is_own);
 }
 
 [[noreturn]] void leave(int status) {
@@ -798,8 +816,8 @@ int spawn(Spawn* function, const char* path, pid_t* pid, const char* file, const
   const auto start = now_us();
   const int result = function(at, file, actions, attributes, argv, envp);
   char real[kLongestPath];
-  if (result == 0 && state.variable && !state.sandboxed && path && is_foreign(path, real))
-    write_foreign(*at, state.pid, 0, start, real, argv);
+  if (result == 0 && state.variable && !state.sandboxed && path && is_foreign(path, real, true))
+    write_foreign(*at, state.pid, 0, start, real, argv, true);
   return result;
 }
 }  // namespace

@@ -81,6 +81,10 @@ struct ProcessUsage {
   Usage self;
   Usage children;
   TaskUsage task;
+  /// The first four of task.io that were the collector's: before they were read, and reads (bytes,
+  /// calls) of the same file and the next.
+  std::int64_t own_io[4];
+  std::int64_t late_io[2];
   std::int64_t perf[kPerfEvents];
 };
 
