@@ -128,6 +128,10 @@ AppEnd run(const RecordOptions& options) {
   const auto path = find_program(options.command[0]);
   if (!path) return {report_exec_failure(options.command[0], path.error().code())};
   const auto done = value_or_throw(run_recorded(options, *path));
+  for (const auto& file : done.collisions)
+    warn(Error(file, "was written by a process outside while the run had it mapped",
+               "what one of them wrote may be lost",
+               "record both in one recording, or leave its directory native (--scope)"));
   if (!done.trace_failure.empty()) {
     report(Error(options.out, "the trace is incomplete", done.trace_failure));
     return {exit_failure};

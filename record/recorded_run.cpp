@@ -38,7 +38,9 @@ namespace heddle {
 /// The recorder's answer to EndMessage.
 template <class Coder, class Message>
 requires std::same_as<std::remove_const_t<Message>, RecordedRun>
-void fields(Coder& coder, Message& m) { coder(m.events, m.left_running, m.trace_failure); }
+void fields(Coder& coder, Message& m) {
+  coder(m.events, m.left_running, m.trace_failure, m.collisions);
+}
 
 namespace {
 
@@ -571,6 +573,7 @@ int Run::serve(int socket) {
       end && end->message.complete, end ? std::optional(end->message.exit_status) : std::nullopt);
   if (!end) ::alarm(0);
   done.events = recorder->counts().events;
+  done.collisions = recorder->collisions();
   if (!finished) done.trace_failure = finished.error().message();
   if (end) (void)send_record(socket, done);
   ::close(socket);

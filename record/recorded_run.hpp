@@ -36,6 +36,8 @@ struct RecordedRun {
   std::uint64_t events = 0;
   std::string trace_failure;
   bool left_running = false;
+  /// Files of which writes may be lost, since a process outside wrote them too.
+  std::vector<std::string> collisions;
 };
 
 /// Runs APP (the file `path`) on the loopback. Failure: APP did not run.

@@ -22,6 +22,7 @@ constexpr std::uint64_t kTrustNs = 50'000'000;
 // /proc/PID/exe changes after the exec event and the reads of the program and its interpreter.
 constexpr unsigned kRechecks = 64;
 constexpr std::size_t kMostKnown = 20'000;
+constexpr std::size_t kMostCollisions = 10;
 
 // No file read here may take the process's mmap lock (cmdline, maps): the thread may hold it while
 // it waits for our answer to a page fault.
@@ -150,6 +151,16 @@ void Recorder::add(trace::Event& event) {
     if (!finished_) writer_.append(event);
   }
   if (event.op == trace::Op::exec && event.error == 0) callers_.executes(event.tid);
+}
+
+void Recorder::add_collision(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  if (collisions_.size() < kMostCollisions) collisions_.push_back(path);
+}
+
+std::vector<std::string> Recorder::collisions() {
+  const std::lock_guard lock(mutex_);
+  return collisions_;
 }
 
 void Recorder::flush() {

@@ -84,12 +84,15 @@ class Recorder final : public loopback::AccessLog {
   bool on() const noexcept override { return on_.load(std::memory_order_relaxed); }
   bool each_io() const noexcept override { return options_.each_io; }
   void add(trace::Event& event) override;
+  void add_collision(const std::string& path) override;
 
   /// Writes all events to the file.
   void flush();
   /// Ends the trace and the recording. Failure: the trace is incomplete.
   Result<void> finish(bool complete, std::optional<int> exit_status);
   const trace::RunFooter& counts() const { return writer_.counts(); }
+  /// Paths of add_collision(), the first ten.
+  std::vector<std::string> collisions();
 
  private:
   std::uint64_t now() const;
@@ -100,6 +103,7 @@ class Recorder final : public loopback::AccessLog {
   Walks walks_;
   std::mutex mutex_;
   trace::TraceWriter writer_;
+  std::vector<std::string> collisions_;
   bool finished_ = false;
 };
 

@@ -118,7 +118,10 @@ int setattr(Loopback& tree, Request& request) {
   File file;
   struct statx st {};
   int rc = tree.reach(request, file);
-  if (rc == 0) rc = apply(in, file->get(), tree.nodes.key(request.node()));
+  if (rc == 0) {
+    const IoModes::Change change(tree.io_modes, request.node(), file->get());
+    rc = apply(in, file->get(), tree.nodes.key(request.node()));
+  }
   if (rc == 0) rc = stat_fd(file->get(), st);
   const auto path = tree.nodes.path(request.node());
   if ((in.valid & FATTR_SIZE) != 0) tree.log(request, Op::truncate, rc, path);

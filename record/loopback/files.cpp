@@ -245,6 +245,8 @@ int write(Loopback& tree, Request& request) {
     fd = not_appending.get();
   }
   std::size_t done = 0;
+  const IoModes::Change change(tree.io_modes, handle.node, handle.fd.get(), of_pages);
+  if (change.collides()) tree.access_log.add_collision(handle.path);
   if (rc == 0)
     rc = transfer(data.size(), done, [&](std::size_t at) {
       return ::pwrite(fd, data.data() + at, data.size() - at, static_cast<off_t>(in.offset + at));
@@ -353,10 +355,12 @@ int lseek(Loopback&, Request& request) {
   return request.reply(out);
 }
 
-int fallocate(Loopback&, Request& request) {
+int fallocate(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_fallocate_in>();
   request.go_slow();
-  return errno_if(::fallocate(Handle::of(in.fh).fd.get(), static_cast<int>(in.mode),
+  const auto& handle = Handle::of(in.fh);
+  const IoModes::Change change(tree.io_modes, handle.node, handle.fd.get());
+  return errno_if(::fallocate(handle.fd.get(), static_cast<int>(in.mode),
                               static_cast<off_t>(in.offset), static_cast<off_t>(in.length)) != 0);
 }
 
@@ -367,6 +371,7 @@ int copy_file_range(Loopback& tree, Request& request) {
   auto& to = Handle::of(in.fh_out);
   auto from_offset = static_cast<off_t>(in.off_in);
   auto to_offset = static_cast<off_t>(in.off_out);
+  const IoModes::Change change(tree.io_modes, to.node, to.fd.get());
   // The answer's size field has 32 bits.
   const ssize_t n =
       ::copy_file_range(from.fd.get(), &from_offset, to.fd.get(), &to_offset,

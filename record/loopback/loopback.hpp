@@ -29,6 +29,9 @@ class AccessLog {
   /// Fills in ns and, when pid is 0, pid and exe (whose bytes live as long as the log) from tid.
   /// Blocks while the trace cannot be written.
   virtual void add(trace::Event& event) = 0;
+  /// What the run wrote to its shared mapping of the file may have replaced what a process outside
+  /// wrote, or the other way round.
+  virtual void add_collision(const std::string& path) = 0;
 };
 
 /// fs-record's child looks this name up in the root just before exec, which calls start().

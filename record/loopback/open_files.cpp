@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "base/file_systems.hpp"
 
@@ -30,6 +31,13 @@ bool is_open_elsewhere(int fd) {
 bool is_local(int fd) {
   const auto where = locality_of(fd);
   return where == Locality::local || where == Locality::memory;
+}
+
+/// 0 if it cannot be had.
+std::int64_t mtime_ns(int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) return 0;
+  return st.st_mtim.tv_sec * std::int64_t{1'000'000'000} + st.st_mtim.tv_nsec;
 }
 
 }  // namespace
@@ -68,7 +76,29 @@ IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out
     return Mode::direct;
   }
   ++opens.kept;
+  // File servers set the time of a write when it reaches them.
+  if (both_ways && !opens.watched && is_local(fd)) {
+    opens.watched = true;
+    opens.changed_ns = mtime_ns(fd);
+  }
+  if (opens.watched && (flags & O_TRUNC) != 0) opens.changed_ns = mtime_ns(fd);
   return Mode::kept;
+}
+
+bool IoModes::begin_change(std::uint64_t node, int fd, bool of_pages) {
+  const std::lock_guard lock(mutex_);
+  const auto at = nodes_.find(node);
+  if (at == nodes_.end() || !at->second.watched) return false;
+  Opens& opens = at->second;
+  if (opens.changes++ == 0 && mtime_ns(fd) != opens.changed_ns) opens.changed_outside = true;
+  return of_pages && opens.changed_outside && !std::exchange(opens.collided, true);
+}
+
+void IoModes::end_change(std::uint64_t node, int fd) {
+  const std::lock_guard lock(mutex_);
+  const auto at = nodes_.find(node);
+  if (at == nodes_.end() || at->second.changes == 0) return;
+  if (--at->second.changes == 0) at->second.changed_ns = mtime_ns(fd);
 }
 
 void IoModes::close(std::uint64_t node, Mode mode) {

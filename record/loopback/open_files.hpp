@@ -37,12 +37,40 @@ class IoModes {
   /// Whether the kernel may have cached pages of the file.
   bool keeps_pages(std::uint64_t node);
 
+  /// While one exists, the run changes the content of a file, of which `fd` is any descriptor.
+  class Change {
+   public:
+    /// `of_pages`: the kernel writes pages of a shared mapping.
+    Change(IoModes& modes, std::uint64_t node, int fd, bool of_pages = false)
+        : modes_(modes), node_(node), fd_(fd), collides_(modes.begin_change(node, fd, of_pages)) {}
+    ~Change() { modes_.end_change(node_, fd_); }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+    /// Whether the pages replace what a process outside may have written since the run had the file
+    /// mapped. True once for a file, until all have closed it.
+    bool collides() const { return collides_; }
+
+   private:
+    IoModes& modes_;
+    const std::uint64_t node_;
+    const int fd_;
+    const bool collides_;
+  };
+
  private:
   struct Opens {
     unsigned kept = 0, passed = 0, direct = 0;
     std::int32_t backing = 0;  ///< the kernel's id of the real file, while `passed` > 0
+    /// Of a file whose cached pages may be mapped and written: mtime after the run's last change,
+    /// and the changes that are being made.
+    bool watched = false;
+    std::int64_t changed_ns = 0;
+    unsigned changes = 0;
+    bool changed_outside = false, collided = false;
   };
   bool pass(Opens& opens, int fd);
+  bool begin_change(std::uint64_t node, int fd, bool of_pages);
+  void end_change(std::uint64_t node, int fd);
   const int device_;
   const bool each_io_;
   bool passthrough_ = false;

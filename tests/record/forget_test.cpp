@@ -14,6 +14,7 @@ constexpr int kFiles = 20'000;
 constexpr std::size_t kMostOpen = 500;
 
 struct NoLog final : loopback::AccessLog {
+  void add_collision(const std::string&) override {}
   void start() override {}
   bool on() const noexcept override { return false; }
   bool each_io() const noexcept override { return false; }
