@@ -193,6 +193,16 @@ TEST_F(Pmix, signals_and_input_reach_the_ranks) {
   }
 }
 
+/// As from a terminal: the launcher, its ranks, the tool and its helpers get it at once.
+TEST_F(Pmix, ranks_that_handle_an_interrupt_end_the_job_themselves) {
+  const auto result =
+      sh("set -m; $FS_LAUNCH pmix run $FS_LAUNCH pmix launch -n 2 bash -c 'trap \"sleep 1; exit "
+         "5\" INT; "
+         "touch up; while :; do sleep 0.1; done' 2>err & until [ -e up ]; do sleep 0.05; done; "
+         "kill -INT -$!; wait $!; echo $?; cat err");
+  EXPECT_EQ(result.out, "5\n") << result.err;
+}
+
 TEST_F(Pmix, rank_that_fails_ends_the_others) {
   const auto result =
       pmix({"launch", "-n", "3", "sh", "-c", "test $PMIX_RANK = 1 && exit 4; exec sleep 984"});
