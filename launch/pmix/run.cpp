@@ -290,6 +290,7 @@ Result<void> Agent::run() {
 int run_agent(const RunOptions& options, int socket) {
   leave_pmix_job();
   limit_memory();
+  silence_libevent();
   // A terminal's: the launcher decides what becomes of the job. This process ends with its parent.
   for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM}) ::signal(number, SIG_IGN);
   // libpmix keeps the end of the connection to itself for so many seconds.
