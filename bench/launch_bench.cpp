@@ -2,17 +2,33 @@
 //
 // What fs-launch adds to a job of 64 ranks on one node: hydra's line alone, and behind fs-launch.
 #include <CLI/CLI.hpp>
+#include <sstream>
 
 #include "base/find_program.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/run.hpp"
 
 namespace heddle::bench {
 namespace {
 
 constexpr unsigned kRanks = 64;
+
+/// The table's column "cpu", of one node.
+double cpu_of_report(std::vector<std::string> argv, const std::vector<std::string>& launcher,
+                     const std::vector<std::string>& env) {
+  argv.insert(argv.end(), launcher.begin(), launcher.end());
+  const auto ran = test::run_checked(argv, {.env = env});
+  std::istringstream words(ran.err.substr(ran.err.find("why not\n") + 8));
+  std::string node;
+  double value = 0;
+  words >> node;
+  for (int column = 0; column < 6; ++column) words >> value;
+  if (!words) throw Error("fs-launch --report", "has no such column", ran.err);
+  return value;
+}
 
 int launch_bench(int argc, char** argv) {
   set_program_name("launch_bench");
@@ -58,6 +74,15 @@ int launch_bench(int argc, char** argv) {
         results.add({group + "." + way,
                      (results.median_of(group, way) - results.median_of(group, "alone")) / kRanks,
                      "ms a rank", 10});
+      // What a rank computes before its program is executed: its launcher's part, ld.so's, the
+      // agent.
+      for (const auto& [way, slow] : {std::pair{"mount", "--slow"}, {"direct", "--fast"}}) {
+        std::vector<double> samples;
+        while (samples.size() < rounds)
+          samples.push_back(cpu_of_report({stage + "/bin/fs-launch", "--report", slow, "/"},
+                                          launcher(program), own));
+        results.add({group + "." + way + ".cpu", median(samples), "ms of CPU a rank", 2});
+      }
     }
   });
 }

@@ -143,14 +143,27 @@ void measure_starts(const Settings& settings, const Workload& work, const std::s
 /// Mounting, and the first start after it, when the kernel knows nothing of the mount yet.
 void measure_first(const Settings& settings, const Workload& work, const std::string& name,
                    std::size_t size, Results& results) {
+  const auto bundle = work.flat + ".bundle";
+  test::run_checked({settings.stage.program("fs-resolve"), "pack", work.map, "-o", bundle});
   std::vector<double> ready;
   std::vector<double> first;
+  std::vector<double> bundled;
+  const auto start = [&](const Mount& mount) {
+    return run_ms(guided(settings.stage, work.stock.program, mount.index()));
+  };
   for (unsigned i = 0; i < 7; ++i) {
-    const Mount mount(settings.stage, work.map, work.flat + ".mount");
-    ready.push_back(mount.ready_ms());
-    first.push_back(run_ms(guided(settings.stage, work.stock.program, mount.index())));
+    {
+      const Mount mount(settings.stage, work.map, work.flat + ".mount");
+      ready.push_back(mount.ready_ms());
+      first.push_back(start(mount));
+    }
+    bundled.push_back(start(Mount(settings.stage, bundle, work.flat + ".mount")));
   }
-  results.add("mount." + name, {{"ready", {}, 1, ready}, {"first_start", {}, 1, first}});
+  results.add("mount." + name, {{"ready", {}, 1, ready},
+                                {"first_start", {}, 1, first},
+                                {"first_start_bundle", {}, 1, bundled}});
+  results.add({"mount." + name + ".first_start_bundle_to_map", median(bundled) / median(first), "x",
+               size == 1000 ? std::optional(1.2) : std::nullopt});
   results.add({"mount." + name + ".ready", median(ready), "ms",
                size == 1000 ? std::optional(25.0) : std::nullopt});
   results.add({"mount." + name + ".first_start_to_absolute",

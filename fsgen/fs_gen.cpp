@@ -225,7 +225,8 @@ AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain) {
                        tree.holes.empty() ? "" : fmt::format(", {} left out", tree.holes.size()));
   for (const auto& note : map.tree_notes) out += "trees: " + escape_for_terminal(note) + "\n";
   if (options.may_go_direct())
-    out += !map.mount ? "mount: no, no file is on a slow file system\n"
+    out += map.known_names ? "mount: no, the kernel knows the names of the trees\n"
+           : !map.mount    ? "mount: no, no file is on a slow file system\n"
            : !map.slow_libraries
                ? "mount: yes, for the trees\n"
                : "mount: yes, serving " +

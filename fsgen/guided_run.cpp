@@ -251,7 +251,7 @@ RunReport GuidedRun::first_report() const {
   report.app = options_.command[0];
   report.resolve_ns = map_.resolve_ns;
   report.cached = map_.cached;
-  report.fast_files = options_.may_go_direct() && !map_.mount;
+  report.fast_files = options_.may_go_direct() && !map_.mount && !map_.known_names;
   report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
   report.via = name_of(via_);
   report.limits = limits_of(via_);

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -181,6 +182,11 @@ class Rank {
     report.size = job_size();
     const auto time = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin_);
     report.microseconds = static_cast<std::uint64_t>(time.count());
+    struct rusage used {};
+    ::getrusage(RUSAGE_SELF, &used);
+    const auto microseconds = [](const timeval& t) { return t.tv_sec * 1'000'000 + t.tv_usec; };
+    report.cpu =
+        static_cast<std::uint64_t>(microseconds(used.ru_utime) + microseconds(used.ru_stime));
     (void)write_report(settings_.reports, report);
   }
 

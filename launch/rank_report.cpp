@@ -30,7 +30,7 @@ constexpr const char* kSilent =
     "reports";
 
 struct Node {
-  std::uint64_t ranks = 0, guided = 0, probes = 0, opens = 0, microseconds = 0;
+  std::uint64_t ranks = 0, guided = 0, probes = 0, opens = 0, microseconds = 0, cpu = 0;
   std::map<std::string, std::uint64_t> reasons;
 };
 
@@ -85,8 +85,8 @@ Result<void> write_report(const std::string& directory, const RankReport& r) {
   // One write, so that the lines of a node's ranks do not mix.
   return write_all(
       fd.get(),
-      fmt::format("{} {} {:d} {:d} {} {} {} {}\n", r.rank, r.size, r.guided, r.from_mount,
-                  r.libraries, r.probes, r.microseconds, escape_for_terminal(r.why)),
+      fmt::format("{} {} {:d} {:d} {} {} {} {} {}\n", r.rank, r.size, r.guided, r.from_mount,
+                  r.libraries, r.probes, r.microseconds, r.cpu, escape_for_terminal(r.why)),
       path);
 }
 
@@ -101,7 +101,7 @@ std::vector<RankReport> read_reports(const std::string& directory) {
       RankReport r;
       std::istringstream words(line);
       if (!(words >> r.rank >> r.size >> r.guided >> r.from_mount >> r.libraries >> r.probes >>
-            r.microseconds))
+            r.microseconds >> r.cpu))
         continue;
       std::getline(words >> std::ws, r.why);
       r.node = at->path().filename();
@@ -123,6 +123,7 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, std
     ++node.ranks;
     node.guided += r.guided;
     node.microseconds += r.microseconds;
+    node.cpu += r.cpu;
     if (r.guided) node.probes += r.probes;
     if (r.guided && r.from_mount) node.opens += r.libraries;
     if (!r.why.empty()) ++node.reasons[r.why];
@@ -146,17 +147,19 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, std
     out += fmt::format("{} rank{} did not report ({}): {}\n", size - reports.size(),
                        size - reports.size() == 1 ? "" : "s", missing_ranks(ranks, size), kSilent);
   if (nodes.empty()) return out;
-  out += fmt::format("{:<20} {:>6} {:>7} {:>10} {:>8} {:>8}  {}\n", "node", "ranks", "guided",
-                     "look-ups", "opens", "ms/rank", "why not");
+  out += fmt::format("{:<20} {:>6} {:>7} {:>10} {:>8} {:>8} {:>8}  {}\n", "node", "ranks", "guided",
+                     "look-ups", "opens", "ms/rank", "cpu", "why not");
   for (const auto& [name, node] : nodes) {
     std::string reasons;
     for (const auto& [why, count] : node.reasons)
       reasons += fmt::format("{}{}{}", reasons.empty() ? "" : "; ", why,
                              count == node.ranks ? "" : fmt::format(" ({})", count));
-    out += fmt::format(
-        "{:<20} {:>6} {:>7} {:>10} {:>8} {:>8.1f}  {}\n", escape_for_terminal(name), node.ranks,
-        node.guided, node.probes, node.opens,
-        static_cast<double>(node.microseconds) / 1e3 / static_cast<double>(node.ranks), reasons);
+    const auto mean = [&](std::uint64_t sum) {
+      return static_cast<double>(sum) / 1e3 / static_cast<double>(node.ranks);
+    };
+    out += fmt::format("{:<20} {:>6} {:>7} {:>10} {:>8} {:>8.1f} {:>8.2f}  {}\n",
+                       escape_for_terminal(name), node.ranks, node.guided, node.probes, node.opens,
+                       mean(node.microseconds), mean(node.cpu), reasons);
   }
   return out;
 }

@@ -22,6 +22,7 @@ struct RankReport {
   std::uint64_t libraries = 0;
   std::uint64_t probes = 0;        ///< failed look-ups of an unguided start
   std::uint64_t microseconds = 0;  ///< from the agent's start to APP's
+  std::uint64_t cpu = 0;           ///< microseconds that the process has computed until then
   std::string why;                 ///< why it is not guided, or not by a mount
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "launch/pmix/pmix.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -248,6 +249,12 @@ void leave_pmix_job() {
 void limit_memory() {
   const rlimit limit{std::uint64_t{4} << 30, std::uint64_t{4} << 30};
   (void)::setrlimit(RLIMIT_DATA, &limit);
+}
+
+void silence_libevent() {
+  using Log = void (*)(int, const char*);
+  if (void* set_log = ::dlsym(RTLD_DEFAULT, "event_set_log_callback"))
+    reinterpret_cast<void (*)(Log)>(set_log)([](int, const char*) {});
 }
 
 Fd silence_libpmix() {

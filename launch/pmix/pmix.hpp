@@ -121,6 +121,8 @@ class Events {
 /// Takes what this process inherited of another PMIx launcher out of the environment, since libpmix
 /// would take it for a rank, or call a tool back.
 void leave_pmix_job();
+/// libevent, below libpmix, warns when a connection ends while something is written: no message.
+void silence_libevent();
 /// Sends what libpmix prints to /dev/null: a failure is said once, by an error of ours. Result:
 /// what standard error was.
 Fd silence_libpmix();

@@ -50,7 +50,7 @@ int run_query(const QueryOptions& options) {
                               [&] { return ask_server(options, uri); });
   if (!text && text.error().code() == ETIMEDOUT)
     throw Error(options.server, "the server does not answer", fmt::format("{} s", options.seconds),
-                "--timeout SECONDS waits longer");
+                "--timeout SECONDS waits longer; another user's server may never answer");
   if (!text && text.error().code() == ECHILD)
     throw Error(options.server, "libpmix failed on the server's answer", text.error().message());
   const auto jobs = nlohmann::json::parse(value_or_throw(std::move(text)));

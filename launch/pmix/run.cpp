@@ -137,6 +137,7 @@ class Agent {
   pmix_proc_t self_{};
   pmix_proc_t launcher_{};
   Fd errors_;
+  bool was_stopped_ = false;
   Events& events_ = *new Events;  // libpmix's threads outlive this object
 };
 
@@ -250,7 +251,10 @@ Result<bool> Agent::handle(const Event& event) {
       return true;
   }
   TRY(send_record(socket_, out));
-  if (event.code != PMIX_READY_FOR_DEBUG || options_.stop.empty()) return true;
+  // Once: it is one job, and how often a peer says so is the peer's to choose.
+  if (event.code != PMIX_READY_FOR_DEBUG || options_.stop.empty() ||
+      std::exchange(was_stopped_, true))
+    return true;
   limit(true);
   TRY(show_stopped(event.name_space));
   limit(false);
@@ -286,6 +290,9 @@ Result<void> Agent::run() {
 int run_agent(const RunOptions& options, int socket) {
   leave_pmix_job();
   limit_memory();
+  silence_libevent();
+  // A terminal's: the launcher decides what becomes of the job. This process ends with its parent.
+  for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM}) ::signal(number, SIG_IGN);
   // libpmix keeps the end of the connection to itself for so many seconds.
   ::setenv("PMIX_MCA_pmix_event_caching_window", "0", 0);
   Agent agent(options, socket);

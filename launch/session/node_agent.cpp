@@ -95,7 +95,8 @@ class JobDirectory {
   static void sweep(const RunDirectory& top) {
     const auto lock = top.lock("sessions", kLockLimit);
     if (!lock) return;
-    bool in_use = false;
+    // fs-ship has made a directory without content/, and not filled it yet.
+    bool in_use = !RunDirectory::find(top.path() + "/content");
     for (const auto& name : top.names()) {
       if (name.starts_with(kSessions)) {
         const Fd held(::openat(top.get(), (name + "/lock").c_str(),

@@ -20,7 +20,8 @@ std::vector<Rank> ranks_here(const std::string& of);
 /// Rank::job of the process `pid`; empty: no launcher started it, or it does not say.
 std::string job_of(pid_t pid);
 
-/// A process of another's, until its end: by pidfd, before Linux 5.3 by its pid and start.
+/// A process that is no child of this one, until its end: by pidfd, before Linux 5.3 by pid and
+/// start.
 class OtherProcess {
  public:
   /// ESRCH: there is none.

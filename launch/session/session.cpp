@@ -127,6 +127,12 @@ std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& 
                                  const std::string& program, const Words& nodes,
                                  const std::function<Words(const std::string&)>& arguments) {
   std::vector<Words> out;
+  if (o.local) {
+    Words words = {program};
+    const auto more = arguments(nodes.front());
+    words.insert(words.end(), more.begin(), more.end());
+    return {words};
+  }
   if (o.rsh.empty()) {
     const auto count = std::to_string(nodes.size());
     Words words = own_srun();
@@ -167,8 +173,8 @@ std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& 
 
 /// The job, its step and its nodes.
 Result<void> name_nodes(const CreateOptions& o, SessionSettings& s, Clock::time_point end) {
-  if (!o.rsh.empty()) {
-    s.nodes = o.nodes;
+  if (!o.rsh.empty() || o.local) {
+    s.nodes = o.local ? Words{s.host} : o.nodes;
     s.job = o.job.empty() ? "s" + s.id : o.job;
     if (s.nodes.empty()) return fail("", "which nodes?", "--rsh needs --nodes");
   } else {
@@ -179,7 +185,7 @@ Result<void> name_nodes(const CreateOptions& o, SessionSettings& s, Clock::time_
                              : "";
     if (s.job.empty())
       return fail("", "not within an allocation", "SLURM_JOB_ID is not set",
-                  "name a job or a step, or give --rsh and --nodes");
+                  "name a job or a step, give --rsh and --nodes, or --local for this machine");
     if (s.step.empty()) s.step = s.job;
     const auto list =
         o.step.empty() ? TRY(nodes_of_job(s.job, end)) : TRY(nodes_of_step(o.step, end));
@@ -203,7 +209,7 @@ Result<Session> Session::create(const CreateOptions& o) {
   s.host = host_name();
   s.to = fs::path(o.to + "/.").lexically_normal().parent_path().string();
   s.step = o.step.empty() ? o.ranks : o.step;
-  s.via = !o.via.empty() ? o.via : o.rsh.empty() ? "sbcast" : "shared";
+  s.via = !o.via.empty() ? o.via : o.rsh.empty() && !o.local ? "sbcast" : "shared";
   TRY(name_nodes(o, s, end));
   RelayOptions relay;
   relay.seconds = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(until(end)).count());

@@ -17,6 +17,7 @@ struct CreateOptions {
   std::string job;                 ///< empty: $SLURM_JOB_ID
   std::vector<std::string> nodes;  ///< with `rsh`
   std::string rsh;                 ///< `COMMAND NODE agent...`; empty: srun
+  bool local = false;              ///< this machine alone: neither srun nor a remote shell
   std::string to = "/tmp";
   std::string via;  ///< sbcast, shared, or a command with {src} and {dst}
   int tool = -1;    ///< a pid, with which the session ends

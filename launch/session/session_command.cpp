@@ -259,6 +259,7 @@ int session_main(int argc, const char* const* argv) {
   sub->add_option("--nodes", o.create.nodes, "The nodes for --rsh")
       ->delimiter(',')
       ->type_name("NODE,...");
+  sub->add_flag("--local", o.create.local, "On this machine alone")->excludes("--rsh", "--job");
   sub->add_option("--ranks", o.create.ranks,
                   "Of the ranks only those of this job, as fs-launch session ranks prints it")
       ->type_name("JOB");

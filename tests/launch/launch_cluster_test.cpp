@@ -87,6 +87,7 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
 }
 
 /// Bytes, statuses and messages of srun's ranks, input, and what srun itself refuses.
+/// On named nodes, since messages have their names.
 TEST_F(OnNodes, srun_runs_ranks_as_without) {
   std::ofstream(dir_ / "show.c") << R"(#include <stdio.h>
 #include <string.h>
@@ -100,15 +101,16 @@ int main(int n, char** v) {
   std::ofstream(dir_ / "variables.sh")
       << "i=0; while [ $i -lt 10000 ]; do export \"VARIABLE_$i=$i\n=\t \"; i=$((i+1)); done\n";
   const std::string lines[] = {
-      "srun -Q ./show 'a b' '' 'line\nbreak' '*' '$HOME' \"'\\\"\\\\\" --report '\xff' '\n'",
-      "srun -Q sh sum.sh ./show $(head -c 65536 /dev/zero | tr '\\0' x) 'x\n'",
-      ". ./variables.sh; srun -Q sh env.sh",
-      "printf 'some input\\n\\n\\377' | srun -Q -n1 cksum",
-      "srun -Q -n2 -N2 sh -c 'exit $((SLURM_PROCID * 7))'",
-      "srun -Q -n1 sh -c 'kill -SEGV $$'",
-      "srun -Q -n1 ./nonexistent",
+      "srun -Q -n1 -w n1 ./show 'a b' '' 'line\nbreak' '*' '$HOME' \"'\\\"\\\\\" --report '\xff' "
+      "'\n'",
+      "srun -Q -n1 -w n1 sh sum.sh ./show $(head -c 65536 /dev/zero | tr '\\0' x) 'x\n'",
+      ". ./variables.sh; srun -Q -n1 -w n1 sh env.sh",
+      "printf 'some input\\n\\n\\377' | srun -Q -n1 -w n1 cksum",
+      "srun -Q -n2 -w n1,n2 sh -c 'exit $((SLURM_PROCID * 7))'",
+      "srun -Q -n1 -w n1 sh -c 'kill -SEGV $$'",
+      "srun -Q -n1 -w n1 ./nonexistent",
       "srun --foo-unknown true",
-      "srun -Q -n1 --mpi=unknown true"};
+      "srun -Q -n1 -w n1 --mpi=unknown true"};
   for (const auto& line : lines) {
     auto ours = line;
     ours.insert(line.find("srun"), fs_launch_ + " --slow / ");

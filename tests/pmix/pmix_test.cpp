@@ -193,6 +193,17 @@ TEST_F(Pmix, signals_and_input_reach_the_ranks) {
   }
 }
 
+/// As from a terminal: the launcher, its ranks, the tool and its helpers get it at once.
+TEST_F(Pmix, ranks_that_handle_an_interrupt_end_the_job_themselves) {
+  const auto result =
+      sh("set -m; $FS_LAUNCH pmix run $FS_LAUNCH pmix launch -n 2 bash -c 'trap \"sleep 1; exit "
+         "5\" INT; "
+         "touch up$PMIX_RANK; while :; do sleep 0.1; done' 2>err & until [ -e up0 -a -e up1 ]; do "
+         "sleep 0.05; done; "
+         "kill -INT -$!; wait $!; echo $?; cat err");
+  EXPECT_EQ(result.out, "5\n") << result.err;
+}
+
 TEST_F(Pmix, rank_that_fails_ends_the_others) {
   const auto result =
       pmix({"launch", "-n", "3", "sh", "-c", "test $PMIX_RANK = 1 && exit 4; exec sleep 984"});
@@ -234,6 +245,32 @@ TEST_F(Pmix, query_lists_the_processes_that_run) {
     EXPECT_THAT(lines[3], HasSubstr(std::to_string(jobs[0]["ranks"][1]["pid"].get<int>())));
   }
   expect_one_error(pmix({"query", "--namespace", "other", uri}), "the server has no such job");
+}
+
+TEST_F(Pmix, other_user_gets_no_answer_and_the_job_goes_on) {
+  if (::geteuid() != 0) HEDDLE_SKIP("only root can become another user");
+  auto job = start_job({"sh", "-c", "until [ -e go ]; do sleep 0.1; done; exit 6"});
+  fs::permissions(dir_.path(), fs::perms(0755));
+  fs::copy(dir_ / "uri", dir_ / "theirs");
+  ASSERT_EQ(::chown((dir_ / "theirs").c_str(), 65534, 65534), 0);
+  const auto denied = run({"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                           fs_launch_, "pmix", "query", "--timeout", "2", dir_ / "theirs"},
+                          options_);
+  expect_one_error(denied, "does not answer: 2 s");
+  EXPECT_EQ(pmix({"query", "uri"}).status, 0);
+  std::ofstream(dir_ / "go") << "";
+  EXPECT_EQ(value_or_throw(job.wait_for(10s)), 6);
+}
+
+TEST_F(Pmix, stranger_at_the_tools_port_does_not_end_the_job) {
+  const auto result =
+      sh("$FS_LAUNCH pmix run --before 'uri=$(tr \"\\0\" \"\\n\" < /proc/$(pgrep -P $PPID -f "
+         "launch.-n)/environ | "
+         "sed -n s/^PMIX_LAUNCHER_RNDZ_URI=//p); $FS_LAUNCH pmix query --timeout 2 \"$uri\"; "
+         "setpriv --reuid=65534 --regid=65534 --clear-groups $FS_LAUNCH pmix query --timeout 2 "
+         "\"$uri\"; true' "
+         "$FS_LAUNCH pmix launch -n 1 sh -c 'exit 6'; echo $?");
+  EXPECT_EQ(result.out, "6\n") << result.err;
 }
 
 /// A listener that accepts, sends `bytes`, and keeps the connection. Result: an address.
@@ -368,16 +405,20 @@ TEST_F(Pmix, missing_library_and_missing_program_are_named) {
       sh("mkdir -p part/bin && cp $FS_LAUNCH part/bin && part/bin/fs-launch pmix run true");
   expect_one_error(alone, "heddle-pmix: is not installed");
   EXPECT_THAT(alone.err, HasSubstr("package heddle-pmix"));
+  const auto doctor = staged_program("fs-gen") + " --doctor | grep '^[a-zA-Z]* *pmix'";
+  EXPECT_THAT(sh(doctor).out, HasSubstr("ok      pmix        OpenPMIx "));
   if (::geteuid() != 0) HEDDLE_SKIP("only root can hide libpmix");
-  const auto hidden = run({"unshare", "-m", "sh", "-c",
-                           "for l in $(ldd " + staged_program("heddle-pmix") +
-                               " | awk '$1 ~ /^libpmix/ { print $3 }'); do mount -t tmpfs none "
-                               "$(dirname $(realpath $l)); done; "
-                               "exec " +
-                               fs_launch_ + " pmix query a.0\\;tcp4://127.0.0.1:5"},
-                          options_);
+  const auto hidden =
+      run({"unshare", "-m", "sh", "-c",
+           "for l in $(ldd " + staged_program("heddle-pmix") +
+               " | awk '$1 ~ /^libpmix/ { print $3 }'); do mount -t tmpfs none "
+               "$(dirname $(realpath $l)); done; " +
+               doctor + " > doctor; exec " + fs_launch_ + " pmix query a.0\\;tcp4://127.0.0.1:5"},
+          options_);
   expect_one_error(hidden, "libpmix.so.2");
   EXPECT_THAT(hidden.err, HasSubstr("libpmix2"));
+  EXPECT_THAT(text("doctor"),
+              AllOf(StartsWith("absent"), HasSubstr("libpmix.so.2"), HasSubstr("libpmix2")));
 }
 
 }  // namespace
