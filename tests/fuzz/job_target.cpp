@@ -19,9 +19,15 @@
 
 namespace heddle::fuzz {
 
-using namespace jobs;
-
 namespace {
+
+namespace store = jobs::store;
+using jobs::collate;
+using jobs::Layout;
+using jobs::RecordHeader;
+using jobs::RecordType;
+using jobs::TaskUsage;
+using jobs::write_archive;
 
 using Json = nlohmann::ordered_json;
 
@@ -92,25 +98,25 @@ std::string bytes_of(const T& value) {
 template <class Body>
 std::string record(RecordType type, int pid, std::int64_t start, const Body& body,
                    const std::string& rest = {}) {
-  RecordHeader header{kRecordMagic, 0, type, 0, pid, 0, start};
+  RecordHeader header{jobs::kRecordMagic, 0, type, 0, pid, 0, start};
   header.size = static_cast<std::uint16_t>(sizeof header + sizeof body + rest.size());
   return bytes_of(header) + bytes_of(body) + rest;
 }
 
 std::string records_seed() {
   const std::string start("/bin/sh\0tags\0image\0-c\0true\0", 27);
-  EndBody end{};
+  jobs::EndBody end{};
   end.threads = 3;
   end.usage.time = 3'000'000;
   end.usage.self.utime = end.usage.children.utime = 1000;
   end.usage.task.utime = end.usage.task.stime = 4;
-  ReapedBody reaped{};
+  jobs::ReapedBody reaped{};
   reaped.time = 5'000'000;
   reaped.parent = 10;
   reaped.parent_start = 2'000'000;
   reaped.usage.utime = reaped.usage.stime = 1000;
   auto begun = [](std::int64_t previous) {
-    StartBody out{};
+    jobs::StartBody out{};
     out.previous = previous;
     out.ppid = 1;
     return out;

@@ -3,10 +3,12 @@
 #include "launch/rank_report.hpp"
 #include "tests/support/prelude.hpp"
 
-namespace heddle::launch {
+namespace heddle::test {
 namespace {
 
-using namespace heddle::test;
+using launch::RankReport;
+using launch::ReportDirectory;
+using launch::to_table;
 
 RankReport of(std::uint64_t rank, std::uint64_t size) {
   RankReport out;
@@ -62,4 +64,4 @@ TEST(ReportDirectories, what_killed_launches_left_is_removed_and_no_other) {
 }
 
 }  // namespace
-}  // namespace heddle::launch
+}  // namespace heddle::test
