@@ -19,11 +19,11 @@ struct LaunchSettings {
   std::string profile;  ///< path of a profile with variables of the ranks; empty: none
   std::string image;    ///< of the ranks' containers; empty: none
   std::string backend, source, hooks, mpi;  ///< as RankContainer's
-  std::string hold;                    ///< encode_hold(); empty: the ranks do not wait
-  std::string reports;                 ///< a directory that all nodes see; empty: no reports
-  std::string job;                     ///< id of the job that is collected; empty: none is
-  std::string job_start;               ///< its start, microseconds since the epoch
-  std::string job_to;                  ///< the directory for its archives
+  std::string hold;                         ///< encode_hold(); empty: the ranks do not wait
+  std::string reports;                      ///< a directory that all nodes see; empty: no reports
+  std::string job;                          ///< id of the job that is collected; empty: none is
+  std::string job_start;                    ///< its start, microseconds since the epoch
+  std::string job_to;                       ///< the directory for its archives
 };
 
 /// The value of kLaunchVariable for ranks that execute `agent`, whose name has no comma: of

@@ -67,8 +67,8 @@ int heddle_session_add_binary(heddle_session* session, const char* path);
 int heddle_session_add_library(heddle_session* session, const char* path);
 int heddle_session_add_directory(heddle_session* session, const char* path);
 int heddle_session_add_file(heddle_session* session, const char* path);
-/* Sends what the nodes do not have, within 12 minutes and a second for each 10 MB. `bytes` (may be NULL): sent to each node.
- * Error: names node and file; no node keeps any of it. */
+/* Sends what the nodes do not have, within 12 minutes and a second for each 10 MB. `bytes` (may be
+ * NULL): sent to each node. Error: names node and file; no node keeps any of it. */
 int heddle_session_ship(heddle_session* session, unsigned long long* bytes);
 
 /* Starts `argv` once on each node: argv[0] is a staged program's name, a path, or found in PATH.

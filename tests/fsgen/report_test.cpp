@@ -82,9 +82,9 @@ TEST_F(Report, library_that_looks_for_plugins_beside_itself_finds_them_or_is_nam
 }
 
 TEST_F(Report, only_the_first_rank_reports) {
-  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID",
-                               "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE",
-                               "SLURM_PROCID"}) {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK",
+        "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID"}) {
     const std::string set = std::string(variable) + "=";
     EXPECT_THAT(sh(set + "0 $FS_GEN /bin/true").err, HasSubstr("libraries")) << variable;
     const auto second = sh(set + "1 $FS_GEN --json report.json /bin/true; " + set +

@@ -208,7 +208,8 @@ TEST_F(Staged, unusable_staging_directory_costs_only_the_copies) {
   ::chown((dir_ / "others").c_str(), 12345, 12345);
   write_text_file(dir_ / "file", "");
   int n = 0;
-  for (const char* name : {"noexec", "readonly", "full", "half", "others", "file", "missing/below"}) {
+  for (const char* name :
+       {"noexec", "readonly", "full", "half", "others", "file", "missing/below"}) {
     SCOPED_TRACE(name);
     fs::remove(dir_ / "log");
     const Mount m(dir_ / "map", dir_ / ("mnt" + std::to_string(n++)), options(name));
@@ -220,7 +221,8 @@ TEST_F(Staged, unusable_staging_directory_costs_only_the_copies) {
     }
   }
   fs::create_directory(dir_ / "mnt-said");
-  const auto said = run({fs_mount(), "--stage", dir_ / "readonly/none", dir_ / "map", dir_ / "mnt-said"});
+  const auto said =
+      run({fs_mount(), "--stage", dir_ / "readonly/none", dir_ / "map", dir_ / "mnt-said"});
   mounted_.push_back(dir_ / "mnt-said");
   EXPECT_EQ(said.status, 0);
   EXPECT_THAT(said.err, HasSubstr("none: cannot use for staging: Read-only file system"));
