@@ -95,12 +95,9 @@ Result<void> apply(const Options& o, Profile& profile) {
 int run_create(const Options& o) {
   Profile profile;
   value_or_throw(apply(o, profile));
-  if (profile.mpi.library.empty()) {
-    // A profile of a map or an image may do without.
-    auto found = find_mpi({});
-    if (found) profile.mpi = std::move(*found);
-    if (!found && profile == Profile()) throw std::move(found.error());
-  }
+  // A profile of something else is for any MPI: that of an image may not be the machine's first.
+  if (profile.mpi.library.empty() && (o.name.empty() || profile == Profile()))
+    profile.mpi = value_or_throw(find_mpi({}));
   auto name = o.name;
   if (name.empty()) name = profile.mpi.family + "-" + profile.mpi.version;
   value_or_throw(directory_of(o).create({{name, profile}}));

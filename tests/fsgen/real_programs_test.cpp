@@ -90,7 +90,7 @@ const Program kPrograms[] = {
     // Beyond 28 bits of randomness it does not start.
     {"tsan", "tsan setarch", "$H setarch -R ./tsan"},
     {"tsan_report", "tsan setarch",
-     "$H setarch -R ./tsan 4" WITHOUT_NUMBERS " | grep -E 'WARNING|SUMMARY'"},
+     "$H setarch -R ./tsan 4" WITHOUT_NUMBERS " | grep -oE 'WARNING: ThreadSanitizer: data race'"},
     {"preload", "", "LD_PRELOAD=$PWD/preload.so $H ./app 4; LD_PRELOAD=./preload.so $H ./app 4"},
     {"preload_inside", "", "$H sh -c 'LD_PRELOAD=./preload.so ./app 4'"},
     {"preload_missing", "", "LD_PRELOAD=/not/there.so $H ./app 4"},
