@@ -228,7 +228,8 @@ Result<ContainerDecision> parse_container_decision(const std::string& text,
   if (json.value("format", Json()) != kFormat) return refuse("it has another format");
   if (json.value("version", Json()) != kVersion)
     return refuse("it is of another version", "rebuild the map with this fs-resolve");
-  if (!json.contains("outcome")) return refuse("it has no outcome");
+  if (const auto at = json.find("outcome"); at == json.end() || !at->is_string())
+    return refuse("it has no outcome");
   ContainerDecision out;
   out.loads_mpi = true;
   try {

@@ -156,7 +156,8 @@ DaemonCounters DaemonCounters::since(const DaemonCounters& before) const {
   out.writes_refused -= before.writes_refused;
   if (before.first_refused != "") out.first_refused.reset();
   out.changed_files -= before.changed_files;
-  out.from_origin_files -= before.from_origin_files;
+  // A file that changes during the run is no longer among them.
+  out.from_origin_files -= std::min(out.from_origin_files, before.from_origin_files);
   const auto leave_new = [](std::vector<std::string>& paths, const std::vector<std::string>& old) {
     const std::set<std::string_view> known(old.begin(), old.end());
     std::erase_if(paths, [&](const std::string& path) { return known.contains(path); });

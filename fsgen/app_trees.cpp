@@ -144,23 +144,28 @@ AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candida
 
 bool names_are_known(const std::vector<MapTree>& trees) {
   constexpr std::size_t kLooks = 16;
-  constexpr auto kAsked = std::chrono::microseconds(50);  // what a request takes at least
-  std::vector<std::string> directories;
-  for (const auto& tree : trees) {
-    const auto index = TreeIndex::of(tree.index);
+  constexpr auto kAsked = std::chrono::microseconds(10);  // what a request takes at least
+  // Files too: NFS keeps their attributes for a shorter time.
+  std::vector<std::pair<std::size_t, TreeNodeId>> names;
+  std::vector<TreeIndex> indices;
+  for (std::size_t t = 0; t < trees.size(); ++t) {
+    auto index = TreeIndex::of(trees[t].index);
     if (!index) return false;
     for (TreeNodeId id = 0; id < index->size(); ++id)
-      if (S_ISDIR(index->node(id).mode)) directories.push_back(tree.path + "/" + index->path(id));
+      if (const auto node = index->node(id); !node.hole && !S_ISLNK(node.mode))
+        names.emplace_back(t, id);
+    indices.push_back(std::move(*index));
   }
   unsigned slow = 0;  // a busy CPU makes one so
-  for (std::size_t i = 0; i < kLooks && !directories.empty(); ++i) {
+  for (std::size_t i = 0; i < kLooks && !names.empty(); ++i) {
     struct stat st {};
-    const auto& path = directories[i * directories.size() / kLooks];
+    const auto& [tree, id] = names[i * names.size() / kLooks];
+    const auto path = trees[tree].path + "/" + indices[tree].path(id);
     const auto begin = std::chrono::steady_clock::now();
     (void)::lstat(path.c_str(), &st);
     if (std::chrono::steady_clock::now() - begin > kAsked && ++slow > 2) return false;
   }
-  return !directories.empty();
+  return !names.empty();
 }
 
 std::vector<TreePlace> places_of(const std::vector<MapTree>& trees) {

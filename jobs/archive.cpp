@@ -201,9 +201,11 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
     if (::link(file.temp_path().c_str(), path.c_str()) == 0) break;
     if (errno == EEXIST) continue;
     // There are file systems without links.
-    if (::rename(file.temp_path().c_str(), path.c_str()) != 0)
-      return fail_errno(path, "cannot write");
-    break;
+    if (::renameat2(AT_FDCWD, file.temp_path().c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) ==
+        0)
+      break;
+    if (errno == EEXIST) continue;
+    return fail_errno(path, "cannot write");
   }
   if (const auto parent = open_file(directory, O_RDONLY | O_DIRECTORY))
     (void)::fsync(parent->get());

@@ -67,10 +67,11 @@ struct Image {
   std::optional<ReapedBody> reaped;
 };
 
-/// Any process of the user can write records: no number in them, and no sum, is above it.
+/// Any process of the user can write records: no number in them, and no sum, is above it. What is
+/// in nanoseconds or cycles can honestly be more (2,500 hours of CPU time), and is cut here.
 constexpr std::int64_t kMost = std::int64_t{1} << 53;
 
-Number known(std::int64_t value) { return value < 0 ? Number() : Number(value); }
+Number known(std::int64_t value) { return value < 0 ? Number() : Number(std::min(value, kMost)); }
 Number less(Number a, Number b) {
   if (!a) return a;
   return std::max<std::int64_t>(0, *a - b.value_or(0));
@@ -227,14 +228,21 @@ class Reader {
 
   static bool is_small(std::int64_t value) { return value >= -kMost && value <= kMost; }
   static bool is_small(const Usage& usage) { return all_small(usage); }
-  static bool is_small(const TaskUsage& usage) { return all_small(usage); }
+  /// Without times in nanoseconds.
+  static TaskUsage but_times(TaskUsage usage) {
+    std::ranges::fill(usage.sched, 0);
+    return usage;
+  }
+  static bool is_small(const TaskUsage& usage) { return all_small(but_times(usage)); }
   static bool is_small(const StartBody& body) {
     return is_small(body.previous) && is_small(body.failed_lookups) && body.cycles >= 0;
   }
   static bool is_small(const EndBody& body) {
     ProcessUsage usage = body.usage;
-    usage.cycles = 0;  // of a month may be more
-    return all_small(usage) && body.usage.cycles >= 0;
+    usage.cycles = usage.cpu_ns = 0;
+    usage.task = but_times(usage.task);
+    std::ranges::fill(usage.perf, 0);
+    return all_small(usage) && body.usage.cycles >= 0 && body.usage.cpu_ns >= 0;
   }
   static bool is_small(const ReapedBody& body) {
     return is_small(body.time) && is_small(body.parent_start) && is_small(body.usage);

@@ -276,6 +276,9 @@ void mask_arguments(std::vector<std::string>& arguments) {
       word.replace(word.find(':', option.size()) + 1, word.npos, "***");
     } else if (word.starts_with("--") && equals == word.npos && is_secret_option(word)) {
       next = Next::secret;
+    } else if ((word.starts_with("-u") || word.starts_with("-U")) &&
+               word.find(':', 2) != word.npos) {
+      word.replace(word.find(':', 2) + 1, word.npos, "***");
     } else if (word == "-H" || word == "--header" || word == "--proxy-header") {
       next = Next::header;
     } else if (word == "-u" || word == "-U" || word == "--user" || word == "--proxy-user") {

@@ -59,7 +59,8 @@ std::string missing_ranks(const std::set<std::uint64_t>& present, std::uint64_t 
     if (present.contains(rank)) continue;
     if (++named > kMostNamed) return out + ", ...";
     const auto first = rank;
-    while (rank + 1 < size && !present.contains(rank + 1)) ++rank;
+    const auto next = present.upper_bound(rank);
+    rank = std::min(next == present.end() ? size : *next, size) - 1;
     out += fmt::format("{}{}", out.empty() ? "" : ", ", first);
     if (rank > first) out += fmt::format("-{}", rank);
   }

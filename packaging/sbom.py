@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 
-GCC = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True).stdout.split(".")[0].strip() or "12"
+GCC = (subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True).stdout.split(".")[0].strip()
+       if shutil.which("g++") else "12")
 # Debian package of the build: name, licence, home page.
 LINKED = {
     "libfmt-dev": ("fmt", "MIT", "https://fmt.dev"),

@@ -88,8 +88,6 @@ Result<StageDirectory> StageDirectory::open(const std::string& directory) {
   auto parent = look();
   if (!parent && errno == ENOENT) {
     // Where another user may write above it, the worst is an empty directory at a place of theirs.
-    std::error_code ignored;  // mkdir(2) fails then, too
-    std::filesystem::create_directories(directory_of(directory), ignored);
     if (::mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST) parent = look();
   }
   struct stat status {};

@@ -687,6 +687,7 @@ bool is_foreign(const char* path, char* real, bool own) {
 /// The file that execvp(3) finds for `name`, in `out` (kLongestPath) if it has no slash; null:
 /// none.
 const char* find_in_path(const char* name, char* out) {
+  if (!state.variable || state.sandboxed) return nullptr;
   for (const char* c = name; *c; ++c)
     if (*c == '/') return name;
   const char* path = nullptr;
@@ -878,7 +879,7 @@ HEDDLE_EXPORT int prctl(int what, unsigned long a, unsigned long b, unsigned lon
 HEDDLE_EXPORT long syscall(long number, long a, long b, long c, long d, long e, long f) {
   using Call = long(long, long, long, long, long, long, long);
   static constinit Next<Call> next("syscall");
-  if (number == __NR_seccomp) state.sandboxed = true;
+  if (number == __NR_seccomp && a < 2) state.sandboxed = true;  // others ask only
   auto* function = next.get();
   return function ? function(number, a, b, c, d, e, f) : -1;
 }

@@ -176,7 +176,9 @@ pmix_status_t on_control(const pmix_proc_t*, const pmix_proc_t targets[], std::s
     if (std::strncmp(orders[i].key, PMIX_JOB_CTRL_SIGNAL, PMIX_MAX_KEYLEN) != 0 ||
         orders[i].value.type != PMIX_INT)
       return PMIX_ERR_NOT_SUPPORTED;
-    job().signal(orders[i].value.data.integer);
+    // libpmix believes what a peer says of its user, so a tool may let ranks go on, and no more.
+    if (orders[i].value.data.integer != SIGCONT) return PMIX_ERR_NOT_SUPPORTED;
+    job().signal(SIGCONT);
   }
   return PMIX_OPERATION_SUCCEEDED;
 }
@@ -231,6 +233,7 @@ void Launcher::start_server() {
   // a pid; and the job's data are not in files either, which pay from many ranks on: nothing stays,
   // however this process ends.
   ::setenv("PMIX_MCA_gds", "hash", 1);
+  job().name_space = fmt::format("{}@1", self_.nspace);
   Infos infos;
   infos.text(PMIX_SERVER_NSPACE, self_.nspace).rank(PMIX_SERVER_RANK, 0);
   if (const auto status = PMIx_server_init(&module_, infos.data(), infos.size()); !is_done(status))
@@ -314,10 +317,15 @@ void Launcher::describe_job() {
 
 /// Waits for the exec of a rank that is traced, and leaves it stopped and untraced.
 void leave_stopped(pid_t pid) {
+  siginfo_t state{};
+  // A rank that ended before is wait_for_ranks()'s to reap.
+  while (::waitid(P_PID, static_cast<id_t>(pid), &state, WEXITED | WSTOPPED | WNOWAIT) < 0 &&
+         errno == EINTR) {
+  }
+  if (state.si_code != CLD_TRAPPED && state.si_code != CLD_STOPPED) return;
   int status = 0;
   while (::waitpid(pid, &status, WUNTRACED) < 0 && errno == EINTR) {
   }
-  if (!WIFSTOPPED(status)) return;
   ::kill(pid, SIGSTOP);
   ::ptrace(PTRACE_DETACH, pid, nullptr, SIGSTOP);
 }
@@ -345,10 +353,13 @@ void Launcher::start_ranks(const std::string& program) {
     ::pthread_sigmask(SIG_SETMASK, &all, &mask);
     const pid_t pid = ::fork();
     if (pid == 0) become_rank(program.c_str(), argv.data(), copy, orders_.stop, mask, parent);
+    const int error = errno;
+    if (pid > 0) {
+      if (orders_.stop) leave_stopped(pid);
+      job().ranks[static_cast<std::size_t>(i)].pid = pid;
+    }
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-    if (pid < 0) throw Error::from_errno(program, "cannot start");
-    if (orders_.stop) leave_stopped(pid);
-    job().ranks[static_cast<std::size_t>(i)].pid = pid;
+    if (pid < 0) throw Error(program, "cannot start", ::strerror(error));
   }
 }
 
@@ -367,7 +378,7 @@ int Launcher::wait_for_ranks() {
   for (std::size_t left = job().ranks.size(); left > 0;) {
     int status = 0;
     const pid_t pid = ::waitpid(-1, &status, 0);
-    if (pid < 0 && errno != EINTR) break;
+    if (pid < 0 && errno != EINTR) return exit_failure;
     const auto rank =
         std::ranges::find_if(job().ranks, [&](const auto& r) { return r.pid == pid; });
     if (pid < 0 || rank == job().ranks.end()) continue;
@@ -389,12 +400,12 @@ int Launcher::run() {
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO;
   silence_libevent();
-  start_server();
-  read_orders();
-  job().name_space = fmt::format("{}@1", self_.nspace);
+  // libpmix's thread reads these as soon as the server listens.
   job().host = host_name();
   job().program = *program;
   job().ranks = std::vector<LocalRank>(static_cast<std::size_t>(options_.ranks));
+  start_server();
+  read_orders();
   describe_job();
   // Before, while a tool let it wait, signals ended this process.
   for (const int number : kSignals) ::sigaction(number, &action, nullptr);

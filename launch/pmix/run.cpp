@@ -35,6 +35,7 @@
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
+#include "base/run_program.hpp"
 #include "base/try.hpp"
 #include "launch/pmix/commands.hpp"
 #include "launch/pmix/pmix.hpp"
@@ -203,9 +204,7 @@ Result<void> Agent::notify(const pmix_proc_t& target) {
 
 Result<void> Agent::show_stopped(const std::string& name_space) {
   const auto ranks = TRY(query_ranks(options_.command[0], name_space));
-  const Fd table(::memfd_create("ranks", MFD_CLOEXEC));
-  if (!table) return fail_errno("memfd", "cannot be made");
-  TRY(write_all(table.get(), to_json(name_space, ranks), "memfd"));
+  const Fd table = TRY(memory_file(to_json(name_space, ranks)));
   const int fds[] = {table.get()};
   return send_record(socket_, message(Step::stopped, {name_space}), fds);
 }

@@ -290,6 +290,8 @@ Result<std::vector<Answer>> Session::ask(const Request& request) const {
   const auto socket = run.connect_to(socket_name(id()));
   if (!socket) return fail(id(), "the session has ended", socket.error().message());
   const auto sent = send_record(socket->get(), request);
+  // Else the relay has closed the connection: it says why, or has ended.
+  if (!sent && sent.error().code() == EMSGSIZE) return fail(sent.error());
   std::vector<Answer> out;
   for (;;) {
     auto got = receive_record<Answer>(socket->get(), std::chrono::seconds(660));

@@ -75,8 +75,13 @@ int open_file(Loopback& tree, Request& request, const File& file, std::uint32_t 
     if (const int rc = may_access(request, file->get(), X_OK); rc != 0) return rc;
     if (has_flag(file->get(), ST_NOEXEC)) return EACCES;
   }
-  fd = tree.reopen(file->get(), static_cast<int>(flags) & kPassedFlags);
-  const int rc = errno_if(!fd);
+  int rc = 0;
+  {
+    std::optional<IoModes::Change> change;
+    if ((flags & O_TRUNC) != 0) change.emplace(tree.io_modes, request.node(), file->get());
+    fd = tree.reopen(file->get(), static_cast<int>(flags) & kPassedFlags);
+    rc = errno_if(!fd);
+  }
   if (rc != EACCES || !for_exec) return rc;
   // A program that may be executed but not read: only the kernel reads it.
   const OwnRights own(request.rights());
@@ -245,12 +250,14 @@ int write(Loopback& tree, Request& request) {
     fd = not_appending.get();
   }
   std::size_t done = 0;
-  const IoModes::Change change(tree.io_modes, handle.node, handle.fd.get(), of_pages);
-  if (change.collides()) tree.access_log.add_collision(handle.path);
-  if (rc == 0)
+  if (rc == 0) {
+    // Ends before the answer: then the program may close the file.
+    const IoModes::Change change(tree.io_modes, handle.node, handle.fd.get(), of_pages);
+    if (change.collides()) tree.access_log.add_collision(handle.path);
     rc = transfer(data.size(), done, [&](std::size_t at) {
       return ::pwrite(fd, data.data() + at, data.size() - at, static_cast<off_t>(in.offset + at));
     });
+  }
   log_io(tree, request, Op::write, handle, in.offset, done, rc);
   if (rc != 0) return rc;
   fuse_write_out out{};
@@ -371,12 +378,17 @@ int copy_file_range(Loopback& tree, Request& request) {
   auto& to = Handle::of(in.fh_out);
   auto from_offset = static_cast<off_t>(in.off_in);
   auto to_offset = static_cast<off_t>(in.off_out);
-  const IoModes::Change change(tree.io_modes, to.node, to.fd.get());
-  // The answer's size field has 32 bits.
-  const ssize_t n =
-      ::copy_file_range(from.fd.get(), &from_offset, to.fd.get(), &to_offset,
-                        std::min<std::uint64_t>(in.len, 1U << 30), static_cast<unsigned>(in.flags));
-  if (n < 0) return errno;
+  ssize_t n = 0;
+  int rc = 0;
+  {
+    const IoModes::Change change(tree.io_modes, to.node, to.fd.get());
+    // The answer's size field has 32 bits.
+    n = ::copy_file_range(from.fd.get(), &from_offset, to.fd.get(), &to_offset,
+                          std::min<std::uint64_t>(in.len, 1U << 30),
+                          static_cast<unsigned>(in.flags));
+    rc = errno_if(n < 0);
+  }
+  if (rc != 0) return rc;
   log_io(tree, request, Op::read, from, in.off_in, static_cast<std::size_t>(n), 0);
   log_io(tree, request, Op::write, to, in.off_out, static_cast<std::size_t>(n), 0);
   fuse_write_out out{};

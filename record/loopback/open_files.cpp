@@ -81,17 +81,17 @@ IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out
     opens.watched = true;
     opens.changed_ns = mtime_ns(fd);
   }
-  if (opens.watched && (flags & O_TRUNC) != 0) opens.changed_ns = mtime_ns(fd);
   return Mode::kept;
 }
 
-bool IoModes::begin_change(std::uint64_t node, int fd, bool of_pages) {
+bool IoModes::begin_change(std::uint64_t node, int fd, bool of_pages, bool& collides) {
   const std::lock_guard lock(mutex_);
   const auto at = nodes_.find(node);
   if (at == nodes_.end() || !at->second.watched) return false;
   Opens& opens = at->second;
   if (opens.changes++ == 0 && mtime_ns(fd) != opens.changed_ns) opens.changed_outside = true;
-  return of_pages && opens.changed_outside && !std::exchange(opens.collided, true);
+  collides = of_pages && opens.changed_outside && !std::exchange(opens.collided, true);
+  return true;
 }
 
 void IoModes::end_change(std::uint64_t node, int fd) {

@@ -42,8 +42,12 @@ class IoModes {
    public:
     /// `of_pages`: the kernel writes pages of a shared mapping.
     Change(IoModes& modes, std::uint64_t node, int fd, bool of_pages = false)
-        : modes_(modes), node_(node), fd_(fd), collides_(modes.begin_change(node, fd, of_pages)) {}
-    ~Change() { modes_.end_change(node_, fd_); }
+        : modes_(modes), node_(node), fd_(fd) {
+      counts_ = modes.begin_change(node, fd, of_pages, collides_);
+    }
+    ~Change() {
+      if (counts_) modes_.end_change(node_, fd_);
+    }
     Change(const Change&) = delete;
     Change& operator=(const Change&) = delete;
     /// Whether the pages replace what a process outside may have written since the run had the file
@@ -54,7 +58,7 @@ class IoModes {
     IoModes& modes_;
     const std::uint64_t node_;
     const int fd_;
-    const bool collides_;
+    bool counts_ = false, collides_ = false;
   };
 
  private:
@@ -69,7 +73,8 @@ class IoModes {
     bool changed_outside = false, collided = false;
   };
   bool pass(Opens& opens, int fd);
-  bool begin_change(std::uint64_t node, int fd, bool of_pages);
+  /// Whether the file is watched, so that end_change() must follow.
+  bool begin_change(std::uint64_t node, int fd, bool of_pages, bool& collides);
   void end_change(std::uint64_t node, int fd);
   const int device_;
   const bool each_io_;

@@ -256,8 +256,8 @@ TEST_F(OnOddNodes, foreign_programs_and_a_node_that_does_not_answer_fail_as_with
   foreign.at(18) = '\x16';  // e_machine: IBM S/390
   std::ofstream(dir_ / "foreign") << foreign;
   fs::permissions(dir_ / "foreign", fs::perms(0755));
-  const auto bare = cluster_->sh("srun -Q -N1 -n1 ./foreign");
-  const auto ours = cluster_->sh(fs_launch_ + " srun -Q -N1 -n1 ./foreign");
+  const auto bare = cluster_->sh("srun -Q -w n1 -n1 ./foreign");
+  const auto ours = cluster_->sh(fs_launch_ + " srun -Q -w n1 -n1 ./foreign");
   EXPECT_NE(bare.status, 0);
   EXPECT_EQ(ours.status, bare.status);
   EXPECT_EQ(sorted_lines(ours.err), sorted_lines(bare.err));  // of srun and slurmstepd
