@@ -333,7 +333,7 @@ Result<Artifact> parse_artifact(std::string_view bytes, const std::string& where
   };
   const JsonLimits limits{
       .depth = kDeepest, .values = 1000 + bytes.size() / kBytesPerValue, .members = bytes.size()};
-  if (const char* why = beyond(limits, bytes)) return refused(ENOEXEC, "no artifact", why);
+  if (const char* why = beyond(limits, bytes)) return refused(EBADMSG, "no artifact", why);
   try {
     const auto json = Json::parse(bytes, nullptr, false);
     if (json.is_discarded()) return refused(ENOEXEC, "no artifact", "not JSON");
