@@ -321,6 +321,13 @@ class Steps {
   /// After the launcher's end: waits for the agent's last events and for `thread`, which runs
   /// run(), and ends the user's command.
   void finish(const std::future<void>& thread);
+  /// A launcher that ends at once with its job may not get to sending the event.
+  void log_end(int status) {
+    if (job_.empty()) return;
+    auto end = message(Step::event, {"job-end", job_});
+    end.number = status;
+    (void)log_event(end);
+  }
   const std::optional<Error>& error() const { return error_; }
 
  private:
@@ -329,7 +336,7 @@ class Steps {
   Result<void> run_command(const std::string& command, std::vector<std::string> variables,
                            int table);
   Result<void> handle(const Received<Message>& got);
-  Result<void> log_event(const Message& event) const;
+  Result<void> log_event(const Message& event);
   /// The agent was killed: by its alarm, or by what the launcher sent.
   Error lost(const char* why) const {
     return Error(options_.command[0], "the PMIx connection to the launcher has failed", why);
@@ -339,6 +346,7 @@ class Steps {
   Child agent_;
   Fd socket_;
   Fd events_;
+  std::string job_;  ///< its namespace, once it has started and until it has ended
   std::optional<Error> error_;
   std::atomic<pid_t> command_ = -1;
   std::atomic<bool> connected_ = false, ended_ = false;
@@ -361,8 +369,9 @@ Result<std::vector<std::string>> Steps::prepare() {
   return std::move(got.message.words);
 }
 
-Result<void> Steps::log_event(const Message& event) const {
+Result<void> Steps::log_event(const Message& event) {
   if (!events_ || event.words.size() < 2) return {};
+  job_ = event.words[0] == "job-end" ? "" : event.words[1];
   nlohmann::json line = {{"event", event.words[0]}, {"namespace", to_json_text(event.words[1])}};
   if (event.words[0] == "job-end") line["status"] = event.number;
   return write_all(events_.get(), line.dump() + "\n", options_.events);
@@ -476,6 +485,7 @@ int run_launcher(const RunOptions& options) {
   const auto thread = std::async(std::launch::async, [&] { steps.run(app.pid()); });
   const auto end = app.wait(signals);
   steps.finish(thread);
+  if (end) steps.log_end(end->status);
   if (steps.error()) {
     report(*steps.error());
     return exit_failure;
