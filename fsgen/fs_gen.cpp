@@ -300,9 +300,12 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   return options.learn ? learn(options, *app_path, done->learned_run, end) : end;
 }
 
-/// A warning here replaces the daemon's, which is not shown: it then stages nothing.
+/// Makes the directory, often one of the job's, with its parents. A warning here replaces the
+/// daemon's, which is not shown: it then stages nothing.
 void prepare_stage(const GenOptions& options) {
   if (options.stage.empty()) return;
+  std::error_code ignored;  // open() says it
+  std::filesystem::create_directories(options.stage, ignored);
   const auto stage = StageDirectory::open(options.stage);
   if (!stage && options.first_rank) warn(stage.error());
 }
