@@ -450,7 +450,8 @@ TEST_F(Sessions, ranks_of_mpirun_and_hydra_are_found_by_remote_shells) {
                       " session ranks --here --step $HEDDLE_SESSION_STEP | wc -l'")
                   .out,
               "2\n2\n");
-    EXPECT_EQ(session("signal " + one + " KILL").out, "4 ranks\n");
+    // The launcher ends the others when the first has died, maybe before they are signalled.
+    EXPECT_THAT(session("signal " + one + " KILL").out, testing::MatchesRegex("[1-4] ranks?\n"));
     EXPECT_TRUE(wait_until(10s, [&] { return sleeps("983") + sleeps("9831") == 4; }));
     EXPECT_THAT((std::set{sleeps("983"), sleeps("9831")}), (std::set{0, 4}));
     for (const auto& each : {id, one}) EXPECT_EQ(session("destroy " + each).status, 0);
