@@ -117,7 +117,7 @@ Metrics of_task(const TaskUsage& task) {
   out[k_tid] = task.tid;
   const auto ticks = task.utime + task.stime;
   if (task.sched[0] >= 0 && task.utime >= 0) {
-    const auto us = task.sched[0] / 1000;
+    const auto us = std::min(task.sched[0] / 1000, kMost);
     const auto share = ticks > 0 ? static_cast<double>(task.utime) / static_cast<double>(ticks) : 1;
     out[k_usertime] =
         static_cast<std::int64_t>(static_cast<double>(us) * std::clamp(share, 0.0, 1.0));

@@ -703,6 +703,37 @@ TEST(Collate, many_processes_without_a_start_take_seconds) {
   EXPECT_EQ(collated.partial, kMany);
 }
 
+TEST(Collate, process_of_more_cpu_hours_than_a_number_holds_keeps_its_end) {
+  const TestDir dir;
+  std::string records;
+  const auto add = [&](jobs::RecordType type, const auto& body, const std::string& rest) {
+    const auto size =
+        static_cast<std::uint16_t>(sizeof(jobs::RecordHeader) + sizeof body + rest.size());
+    const jobs::RecordHeader header{jobs::kRecordMagic, size, type, 0, 10, 0, 1'000'000};
+    records.append(reinterpret_cast<const char*>(&header), sizeof header);
+    records.append(reinterpret_cast<const char*>(&body), sizeof body) += rest;
+  };
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;
+  jobs::StartBody start{};
+  start.ppid = 1;
+  jobs::EndBody end{};
+  end.status = 5;
+  end.threads = 2;  // one has ended: the other's times are its own row
+  end.usage.time = 3'000'000;
+  end.usage.cpu_ns = end.usage.perf[0] = std::numeric_limits<std::int64_t>::max();
+  end.usage.task.utime = 1;
+  for (auto& value : end.usage.task.sched) value = std::numeric_limits<std::int64_t>::max();
+  add(jobs::RecordType::start, start, std::string("/bin/sh\0\0\0sh\0", 13));
+  add(jobs::RecordType::end, end, "");
+  write_text_file(dir / "records", records);
+  const auto collated = value_or_throw(jobs::collate(dir / "records"));
+  EXPECT_EQ(collated.damaged, 0);
+  ASSERT_EQ(collated.processes.size(), 1U);
+  EXPECT_EQ(collated.processes[0].exitcode, 5);
+  for (const auto& row : collated.processes[0].threads)
+    for (const auto& value : row) EXPECT_LE(value.value_or(0), kExact);
+}
+
 TEST_F(Collected, archives_of_nodes_that_share_a_directory_are_all_kept) {
   // epmt's name has no host in it.
   for (int i = 0; i < 16; ++i) {
