@@ -387,7 +387,7 @@ class Reader {
       unseen.start = std::max<std::int64_t>(0, body.time - body.usage.utime - body.usage.stime);
       images_.push_back(std::move(unseen));
     }
-    // ld.so is static, too: the program that it starts tells of itself.
+    // ld.so is static, too: the program that it starts writes its own record.
     for (const auto& [pid, list] : of_pid)
       for (std::size_t i = 0; i + 1 < list.size(); ++i)
         if (auto& image = images_[list[i]]; (image.flags & kForeign) != 0 && !image.reaped)
