@@ -31,6 +31,17 @@ const Program kPrograms[] = {
     {"venv", "python3", "$H venv/bin/python -c 'import sys; print(sys.prefix != sys.base_prefix)'"},
     {"numpy", "python3 /usr/lib/python3/dist-packages/numpy",
      "$H python3 -c 'import numpy; print(numpy.linalg.inv([[2, 0], [0, 4]]))'"},
+    {"scipy", "python3 /usr/lib/python3/dist-packages/scipy",
+     "$H python3 -c 'import scipy.stats, scipy.linalg as l; print(scipy.stats.norm.cdf(1.5), "
+     "l.det([[1, 2], [3, 4]]))'"},
+    {"matplotlib", "python3 /usr/lib/python3/dist-packages/matplotlib",
+     "cd $T && MPLCONFIGDIR=$T MPLBACKEND=agg SOURCE_DATE_EPOCH=1 $H python3 -c '"
+     "import matplotlib.pyplot as p; p.plot([1, 3, 2]); p.savefig(\"a.png\")' 2> $T/error && "
+     "sha256sum a.png"},
+    {"mpi4py", "python3 /usr/lib/python3/dist-packages/mpi4py",
+     "$H python3 -c 'from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(3))'"},
+    {"pip_list", "python3 /usr/lib/python3/dist-packages/pip",
+     "$H python3 -m pip --disable-pip-version-check list"},
     {"node", "node",
      "$H node -e 'console.log(require(\"crypto\").createHash(\"sha256\").update(\"x\")"
      ".digest(\"hex\")); process.exit(4)'"},
@@ -42,9 +53,17 @@ const Program kPrograms[] = {
     {"git_status", "git", "$H git -C / status"},
     {"make", "make gcc", "cp -r project $T && $H make -B -C $T/project && $T/project/app"},
     {"lmp_melt", "lmp", "cd $T && $H lmp -log none -screen none -in $DIR/melt && cat out"},
+    // Its standard error has process IDs and an order of its own.
+    {"chromium", "chromium",
+     "HOME=$T $H chromium --headless --no-sandbox --disable-gpu --user-data-dir=$T/d --dump-dom "
+     "'data:text/html,<p>hi</p>' 2> $T/error",
+     false},
     {"su", "su", "$H su nobody -s /bin/sh -c 'id -un; exit 3' < /dev/null"},
     {"script", "", "$H ./script a 'b c'"},
     {"static", "", "$H ./static"},
+    {"of_32_bits", "app32", "$H ./app32 4"},
+    // ld.so itself says that it cannot load the audit library: docs/limits.md.
+    {"runs_one_of_32_bits", "app32", "$H sh -c './app32 4' 2> $T/error", false},
     {"not_there", "", "$H ./not-there 2> $T/error", false},
     {"a_directory", "", "$H ./project 2> $T/error", false},
     // Shells and what wraps a command.
@@ -120,6 +139,8 @@ printf '#!/bin/sh -e\necho "$0" "$@"; ls -d /; exit 6\n' > script; chmod 755 scr
 app static 'int main(void) { return 5; }' -static
 lib l/libtwice.so 'int answer(int x) { return 2 * x; }' -Wl,-soname,libtwice.so
 app app 'int answer(int); int main(int c, char** v) { return answer(v[1][0] - 48); }' l/libtwice.so '-Wl,-rpath,$ORIGIN/n:$ORIGIN/l'
+lib l/libtwice32.so 'int answer(int x) { return 2 * x; }' -m32 -nostdlib -Wl,-soname,libtwice32.so 2> /dev/null &&
+app app32 'int answer(int); int main(int c, char** v) { return answer(v[1][0] - 48); }' -m32 l/libtwice32.so '-Wl,-rpath,$ORIGIN/n:$ORIGIN/l' 2> /dev/null || :
 lib preload.so 'int answer(int x) { return 3 * x; }'
 mkdir project
 for i in 1 2 3 4 5 6; do echo "int f$i(void) { return $i; }" > project/f$i.c; done
