@@ -15,15 +15,12 @@ int main(int argc, char** argv) {
   heddle_session* session;
   struct heddle_rank* ranks;
   size_t count, i;
-  char* step;
   int status;
   if (argc < 2) return 2;
   if (heddle_job_launch((const char* const*)argv + 1, "exec", NULL, &job)) return failed();
   if (heddle_job_wait_held(job, 60)) return failed();
   /* The ranks are stopped: nothing of their programs has run. */
-  if (heddle_job_step(job, &step)) return failed();
-  if (heddle_session_attach(step, NULL, &session)) return failed();
-  free(step);
+  if (heddle_job_session(job, NULL, &session)) return failed();
   if (heddle_session_ranks(session, &ranks, &count)) return failed();
   for (i = 0; i < count; ++i) printf("rank %ld is on %s\n", ranks[i].rank, ranks[i].node);
   fflush(stdout);

@@ -38,6 +38,7 @@ struct heddle_job {
 
 struct heddle_session {
   std::string id;
+  std::string directory;  ///< of daemons; empty: this process's
 };
 
 namespace {
@@ -88,8 +89,39 @@ struct File {
   int fd;
 };
 
+/// Of a process that is started; NULL: this one's.
+struct Start {
+  const int* fds = nullptr;
+  const char* directory = nullptr;
+  const char* const* environment = nullptr;  ///< added to this process's
+};
+
+/// This process's environment with `added`, which win.
+std::vector<char*> environment_with(const char* const* added) {
+  std::vector<char*> out;
+  const auto name = [](const char* entry) {
+    return std::string_view(entry, std::strcspn(entry, "="));
+  };
+  for (char** own = ::environ; own && *own; ++own) {
+    const auto* at = added;
+    while (at && *at && name(*at) != name(*own)) ++at;
+    if (!at || !*at) out.push_back(*own);
+  }
+  for (; added && *added; ++added) out.push_back(const_cast<char*>(*added));
+  out.push_back(nullptr);
+  return out;
+}
+
+/// The first of `environment` that is not NAME=VALUE, or NULL.
+const char* not_a_variable(const char* const* environment) {
+  for (; environment && *environment; ++environment)
+    if (**environment == '=' || !std::strchr(*environment, '=')) return *environment;
+  return nullptr;
+}
+
 /// The pid of fs-launch with `words`, or -1.
-pid_t start(const Words& words, const int* fds) {
+pid_t start(const Words& words, const Start& as) {
+  const int* const fds = as.fds;
   const auto path = program();
   std::vector<char*> argv{const_cast<char*>("fs-launch")};
   for (const auto& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -104,6 +136,8 @@ pid_t start(const Words& words, const int* fds) {
     moved[i] = ::fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
     ::posix_spawn_file_actions_adddup2(&actions, moved[i], i);
   }
+  if (as.directory) ::posix_spawn_file_actions_addchdir_np(&actions, as.directory);
+  auto environment = environment_with(as.environment);
   sigset_t none;
   ::sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
@@ -113,13 +147,14 @@ pid_t start(const Words& words, const int* fds) {
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t pid = -1;
   const int error =
-      ::posix_spawnp(&pid, path.c_str(), &actions, &attributes, argv.data(), ::environ);
+      ::posix_spawnp(&pid, path.c_str(), &actions, &attributes, argv.data(), environment.data());
   for (const int fd : moved)
     if (fd >= 0) ::close(fd);
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   if (error == 0) return pid;
-  failed(path + ": cannot be started: " + std::strerror(error));
+  failed(path + ": cannot be started" + (as.directory ? std::string(" in ") + as.directory : "") +
+         ": " + std::strerror(error));
   return -1;
 }
 
@@ -136,7 +171,7 @@ int run(const Words& words, std::string& out, std::string& err) {
   File err_read(errs[0]), err_write(errs[1]);
   const File null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const int fds[] = {null.fd, out_write.fd, err_write.fd};
-  const pid_t pid = start(words, fds);
+  const pid_t pid = start(words, {.fds = fds});
   if (pid < 0) return -1;
   for (auto* file : {&out_write, &err_write}) ::close(std::exchange(file->fd, -1));
   pollfd entries[] = {{out_read.fd, POLLIN, 0}, {err_read.fd, POLLIN, 0}};
@@ -180,7 +215,7 @@ int make_session(Words words, const char* const* options, heddle_session** sessi
     std::string out;
     if (command(words, out) != 0) return 1;
     while (out.ends_with('\n')) out.pop_back();
-    *session = new heddle_session{out};
+    *session = new heddle_session{out, ""};
     return 0;
   });
 }
@@ -231,10 +266,27 @@ void poll_job(heddle_job* job, int flags) {
   job->status = got < 0 ? 0 : exit_status(status);
 }
 
+/// The job of held ranks as `release --list` prints it. Result: 0 or 1.
+int held_job(const heddle_job* job, std::string& name) {
+  if (job->hold.empty()) return failed("the ranks are not held");
+  std::string out, err;
+  if (run({"release", "--list", job->hold}, out, err) < 0) return 1;
+  std::istringstream words(out);
+  std::string rank, pid, node;
+  if (words >> rank >> pid >> node >> name) return 0;
+  return failed(err.empty() ? "no rank is held" : err);
+}
+
+/// Slurm's JOB.STEP. Other launchers' names: a number, HOST:PORT, ...
+bool is_step(const std::string& name) {
+  return name.find('.') != name.npos && name.find_first_not_of("0123456789.") == name.npos;
+}
+
 int start_daemon(const heddle_session* session, const char* const* argv,
                  const char* const* environment, Words options, std::string& out,
                  std::string& err) {
   Words words = {"session", "daemon", session->id};
+  if (!session->directory.empty()) words.insert(words.end(), {"--cwd", session->directory});
   for (; environment && *environment; ++environment)
     words.insert(words.end(), {"--env", *environment});
   words.insert(words.end(), options.begin(), options.end());
@@ -251,7 +303,15 @@ const char* heddle_version(void) { return HEDDLE_VERSION; }
 const char* heddle_error(void) { return last_error.c_str(); }
 
 int heddle_job_launch(const char* const* argv, const char* hold, const int* fds, heddle_job** job) {
+  return heddle_job_launch_in(nullptr, nullptr, argv, hold, fds, job);
+}
+
+int heddle_job_launch_in(const char* directory, const char* const* environment,
+                         const char* const* argv, const char* hold, const int* fds,
+                         heddle_job** job) {
   return guarded([&] {
+    if (const auto* wrong = not_a_variable(environment))
+      return failed(std::string(wrong) + ": is not NAME=VALUE");
     auto made = std::make_unique<heddle_job>();
     Words words;
     if (hold) {
@@ -265,7 +325,7 @@ int heddle_job_launch(const char* const* argv, const char* hold, const int* fds,
     }
     words.emplace_back("--");
     append(words, argv);
-    made->launcher = start(words, fds);
+    made->launcher = start(words, {fds, directory, environment});
     if (made->launcher < 0) return 1;
     *job = made.release();
     return 0;
@@ -289,14 +349,9 @@ int heddle_job_wait_held(heddle_job* job, unsigned seconds) {
 
 int heddle_job_step(heddle_job* job, char** step) {
   return guarded([&] {
-    std::string out, err;
-    if (run({"release", "--list", job->hold}, out, err) < 0) return 1;
-    std::istringstream words(out);
-    std::string rank, pid, node, name;
-    // Other launchers' names: a number, HOST:PORT, ...
-    if (!(words >> rank >> pid >> node >> name) || name.find('.') == name.npos ||
-        name.find_first_not_of("0123456789.") != name.npos)
-      return failed("no rank of a Slurm step is held");
+    std::string name;
+    if (held_job(job, name) != 0) return 1;
+    if (!is_step(name)) return failed("no rank of a Slurm step is held");
     *step = ::strdup(name.c_str());
     return *step ? 0 : failed(std::strerror(ENOMEM));
   });
@@ -331,6 +386,35 @@ int heddle_session_create(const char* job, const char* const* options, heddle_se
 
 int heddle_session_attach(const char* step, const char* const* options, heddle_session** session) {
   return make_session({"session", "attach", step}, options, session);
+}
+
+int heddle_job_session(heddle_job* job, const char* const* options, heddle_session** session) {
+  return guarded([&] {
+    std::string name;
+    if (held_job(job, name) != 0) return 1;
+    if (is_step(name)) return heddle_session_attach(name.c_str(), options, session);
+    Words words = {"session", "create"};
+    if (name != "-") words.insert(words.end(), {"--ranks", name});
+    return make_session(std::move(words), options, session);
+  });
+}
+
+int heddle_session_open(const char* id, heddle_session** session) {
+  return guarded([&] {
+    std::string out;
+    if (command({"session", "ranks", id}, out) != 0) return 1;
+    *session = new heddle_session{id, ""};
+    return 0;
+  });
+}
+
+void heddle_session_close(heddle_session* session) { delete session; }
+
+int heddle_session_set_directory(heddle_session* session, const char* directory) {
+  return guarded([&] {
+    session->directory = directory ? directory : "";
+    return 0;
+  });
 }
 
 const char* heddle_session_id(const heddle_session* session) { return session->id.c_str(); }
@@ -411,13 +495,14 @@ int heddle_session_destroy(heddle_session* session) {
 
 const char* heddle_daemon_session(void) { return std::getenv("HEDDLE_SESSION"); }
 const char* heddle_daemon_directory(void) { return std::getenv("HEDDLE_SESSION_DIR"); }
+const char* heddle_daemon_step(void) { return std::getenv("HEDDLE_SESSION_STEP"); }
 const char* heddle_daemon_node(void) { return std::getenv("HEDDLE_SESSION_NODE"); }
 
 int heddle_daemon_ranks(heddle_rank** ranks, std::size_t* count) {
   return guarded([&] {
     if (!heddle_daemon_session()) return failed("this is no daemon of a session");
     Words words = {"session", "ranks", "--here"};
-    const char* step = std::getenv("HEDDLE_SESSION_STEP");
+    const char* step = heddle_daemon_step();
     if (step && *step) words.insert(words.end(), {"--step", step});
     std::string out;
     if (command(words, out) != 0) return 1;

@@ -32,6 +32,11 @@ typedef struct heddle_job heddle_job;
  * process ends. `fds`: standard input, output and error of the launcher, or NULL: this process's.
  * The handle: heddle_job_free(). Errors: fs-launch cannot be started. */
 int heddle_job_launch(const char* const* argv, const char* hold, const int* fds, heddle_job** job);
+/* The same in the working directory `directory` (NULL: this process's), with the NAME=VALUE strings
+ * of `environment` (NULL: none) added to this process's variables. */
+int heddle_job_launch_in(const char* directory, const char* const* environment,
+                         const char* const* argv, const char* hold, const int* fds,
+                         heddle_job** job);
 /* Waits until all ranks are held, at most `seconds`. Error: not all are, or the launcher ended. */
 int heddle_job_wait_held(heddle_job* job, unsigned seconds);
 /* The Slurm step "JOB.STEP" of held ranks, for heddle_session_attach(). free() it. Error: Slurm has
@@ -39,7 +44,8 @@ int heddle_job_wait_held(heddle_job* job, unsigned seconds);
 int heddle_job_step(heddle_job* job, char** step);
 /* Lets the held ranks go on. Error: they were released already, or nothing is held. */
 int heddle_job_release(heddle_job* job);
-/* Sends a signal to the launcher, which forwards it to its ranks as it always does. */
+/* Sends a signal to the launcher, which forwards it to its ranks as it always does. Of a job with
+ * `hold` SIGKILL ends fs-launch alone, before the launcher: then the ranks go on. */
 int heddle_job_signal(heddle_job* job, int signal);
 /* Waits for the launcher's end, without a limit. `status`: its exit status, 128+n for signal n. */
 int heddle_job_wait(heddle_job* job, int* status);
@@ -57,6 +63,15 @@ typedef struct heddle_session heddle_session;
 int heddle_session_create(const char* job, const char* const* options, heddle_session** session);
 /* The same on the nodes of the running step "JOB.STEP", for its ranks alone. */
 int heddle_session_attach(const char* step, const char* const* options, heddle_session** session);
+/* The same for the held ranks of `job`, whichever launcher started them; without Slurm `options`
+ * says how their nodes are reached, as for heddle_session_create(). Error: no rank is held. */
+int heddle_job_session(heddle_job* job, const char* const* options, heddle_session** session);
+/* One more handle of a session of this user, made on this node. Within 20 s. Error: there is none
+ * with this ID, or a node does not answer. */
+int heddle_session_open(const char* id, heddle_session** session);
+/* Frees the handle alone; the session goes on until the process that made it ends. NULL is allowed.
+ */
+void heddle_session_close(heddle_session* session);
 /* Its ID, for `fs-launch session`. Valid as long as the handle. */
 const char* heddle_session_id(const heddle_session* session);
 
@@ -71,6 +86,9 @@ int heddle_session_add_file(heddle_session* session, const char* path);
  * NULL): sent to each node. Error: names node and file; no node keeps any of it. */
 int heddle_session_ship(heddle_session* session, unsigned long long* bytes);
 
+/* The working directory on the nodes of what is started from now on by this handle. NULL, and the
+ * default: this process's. */
+int heddle_session_set_directory(heddle_session* session, const char* directory);
 /* Starts `argv` once on each node: argv[0] is a staged program's name, a path, or found in PATH.
  * `environment`: NAME=VALUE strings to add, or NULL. `log`: its output is appended to LOG.NODE on
  * each node, or NULL. Error: a node where it cannot be started. */
@@ -99,10 +117,11 @@ int heddle_session_destroy(heddle_session* session);
 
 /* ---- In a daemon ---- */
 
-/* The session's ID, its directory on this node (bin, lib, libs, files, tmp), and this node's name;
- * NULL outside of a daemon. Static. */
+/* The session's ID, its directory on this node (bin, lib, libs, files, tmp), its Slurm job or step
+ * ("" without Slurm), and this node's name; NULL outside of a daemon. Static. */
 const char* heddle_daemon_session(void);
 const char* heddle_daemon_directory(void);
+const char* heddle_daemon_step(void);
 const char* heddle_daemon_node(void);
 /* The ranks of the session's step or job on this node. heddle_ranks_free() them. */
 int heddle_daemon_ranks(struct heddle_rank** ranks, size_t* count);

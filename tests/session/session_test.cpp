@@ -1008,6 +1008,79 @@ TEST_F(Sessions, examples_are_compiled_and_do_what_the_manual_says) {
   free_all();
 }
 
+TEST_F(Sessions, library_launches_where_it_is_told_and_attaches_to_what_each_launcher_holds) {
+  const auto stage = fs::path(fs_launch_).parent_path().parent_path().string();
+  write_text_file(dir_ / "tool.c", R"(
+#include <heddle_launch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#define TRY(call) if (call) return fprintf(stderr, "%s: %s\n", #call, heddle_error()), 1
+int main(int argc, char** argv) {
+  heddle_job* job;
+  heddle_session *session, *other;
+  struct heddle_rank* ranks;
+  size_t count;
+  int status;
+  char *here, *there;
+  const char* word[] = {"WORD=given", "HOME=/given", NULL};
+  const char* wrong[] = {"WORD", NULL};
+  const char* rsh[] = {"--rsh", argv[1], "--nodes", "n1,n3", NULL};
+  const char* daemon[] = {"sh", "-c", "echo $PWD ${HEDDLE_SESSION_STEP:+step}", NULL};
+  const char* const* words = (const char* const*)argv + 2;
+  if (!heddle_job_launch_in(NULL, wrong, words, NULL, NULL, &job)) return 2;
+  printf("%s\n", heddle_error());
+  if (!heddle_job_launch_in("not-there", NULL, words, NULL, NULL, &job)) return 2;
+  if (!heddle_session_open("not-there", &session)) return 2;
+  TRY(heddle_job_launch_in("sub", word, words, "exec", NULL, &job));
+  if (heddle_job_wait_held(job, 15)) return heddle_job_signal(job, 9), 9;
+  TRY(heddle_job_session(job, argv[1][0] ? rsh : NULL, &session));
+  TRY(heddle_session_ranks(session, &ranks, &count));
+  heddle_ranks_free(ranks);
+  printf("%zu ranks\n", count);
+  TRY(heddle_session_open(heddle_session_id(session), &other));
+  TRY(heddle_session_set_directory(other, "/"));
+  TRY(heddle_session_run(other, daemon, NULL, &there, &status));
+  heddle_session_close(other);
+  TRY(heddle_session_run(session, daemon, NULL, &here, &status));
+  printf("%s%s", there, here);
+  fflush(stdout);
+  TRY(heddle_session_destroy(session));
+  TRY(heddle_job_release(job));
+  TRY(heddle_job_wait(job, &status));
+  heddle_job_free(job);
+  free(here);
+  free(there);
+  return status;
+}
+)");
+  run_checked({"sh", "-c",
+               "cd " + dir_.path() + " && mkdir sub && cc -Wall -Werror -o tool tool.c $(" +
+                   "PKG_CONFIG_PATH=" + stage +
+                   "/lib/pkgconfig pkg-config --cflags --libs heddle-launch) -Wl,-rpath," + stage +
+                   "/lib"});
+  const std::string rank = " sh -c 'echo $PWD $WORD $HOME'";
+  for (const auto& launcher : Strings{"srun -Q -w n1,n3 -N2 -n4"} + launchers_by_rsh()) {
+    const bool is_slurm = launcher.starts_with("srun");
+    RunResult did;
+    for (int attempt = 0; attempt == 0 || (attempt < 4 && did.status == 9); ++attempt)
+      did = cluster_->sh("./tool '" + (is_slurm ? "" : cluster_->rsh()) + "' " + launcher + rank);
+    EXPECT_EQ(did.status, 0) << launcher << did.err;
+    auto lines = lines_of(did.out);
+    ASSERT_EQ(lines.size(), 10U) << launcher << did.out << did.err;
+    EXPECT_EQ(lines[0], "WORD: is not NAME=VALUE");
+    EXPECT_EQ(lines[1], "4 ranks");
+    EXPECT_EQ(Strings(lines.begin() + 2, lines.begin() + 6),
+              (Strings{"/ step", "/ step", dir_.path() + " step", dir_.path() + " step"}));
+    for (int i = 6; i < 10; ++i) {
+      // The other launchers forward no variables to nodes by a remote shell.
+      if (is_slurm)
+        EXPECT_EQ(lines[i], dir_ / "sub given /given");
+      else
+        EXPECT_THAT(lines[i], StartsWith(dir_ / "sub")) << launcher;
+    }
+  }
+}
+
 /// Holds without a cluster: no rank needs to be there.
 class Hold : public ::testing::Test {
  protected:
