@@ -291,6 +291,16 @@ int run_program(int argc, char** argv) {
   add_options(app, o);
   forbid_empty_values(app);
   auto split = split_command_line(app, argc, argv);
+  // `--hold` alone is `--hold agent`.
+  if (const auto at = std::ranges::find(split.options, "--hold");
+      at != split.options.end() &&
+      (at + 1 == split.options.end() || (at[1] != "agent" && at[1] != "exec"))) {
+    Words words(argv, argv + argc);
+    words[1 + (at - split.options.begin())] += "=agent";
+    std::vector<const char*> list;
+    for (const auto& word : words) list.push_back(word.c_str());
+    split = split_command_line(app, argc, list.data());
+  }
   if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
   if (split.command.empty()) return usage_error("fs-launch", "no launcher given");
   const auto words = static_cast<int>(split.command.size());

@@ -31,6 +31,34 @@ struct Profiles : ::testing::Test {
   ProfileDirectory directory_{dir_ / "profiles", false};
 };
 
+std::string with(const std::string& more) { return "{\"heddle_profile\": 1, " + more + "}"; }
+
+/// What is no profile, and a part of the message.
+const std::pair<std::string, const char*> kDamaged[] = {
+    {"[]", "the file is not an object"},
+    {"{}", "heddle_profile is missing"},
+    {"{\"heddle_profile\": 2}", "heddle_profile is not 1, the format known here"},
+    {with("\"Map\": \"/x\""), "Map is no field of a profile"},
+    {with("\"mpi\": {\"libs\": []}"), "mpi.libs is no field of a profile"},
+    {with("\"\\u001b[2J\": 1"), "\\x1b[2J is no field of a profile"},
+    {with("\"map\": 7"), "map is not a text"},
+    {with("\"map\": \"x.map\""), "map 'x.map' is no absolute path"},
+    {with("\"map\": \"/x\\u0000y\""), "is no absolute path"},
+    {with("\"mpi\": []"), "mpi is not an object"},
+    {with("\"files\": {}"), "files is not a list"},
+    {with("\"files\": [[]]"), "files is not a text"},
+    {with("\"files\": [\"/a:b\"]"), "files '/a:b' is neither PATH nor PATH:PATH_IN_CONTAINER"},
+    {with("\"files\": [\"/a:/b:/c\"]"), "is neither PATH nor"},
+    {with("\"environment\": []"), "environment is not an object"},
+    {with("\"environment\": {\"A=B\": \"\"}"), "environment 'A=B' is no variable"},
+    {with("\"environment\": {\"A\": null}"), "environment.A is not a text"},
+    {with("\"container\": {\"backend\": \"rkt\"}"), "container.backend 'rkt' is unknown"},
+    {with("\"container\": {\"image\": \"--privileged\"}"), "'--privileged' is no image"},
+    {with("\"container\": {\"source\": \"x.sh\"}"), "is no absolute path"},
+    {with("\"map\": \"\xff\""), "no JSON at line 1"},
+    {std::string(100'000, '['), "it is nested too deep"},
+    {with("\"map\": \"/" + std::string(5'000'000, 'x') + "\""), "x.json"}};
+
 Profile full_profile() {
   Profile out;
   out.map = "/apps/x.bundle";
@@ -74,33 +102,36 @@ TEST_F(Profiles, damaged_files_are_refused_with_the_place) {
   EXPECT_EQ(refusal(text), "loaded");
   for (std::size_t size = 0; size + 2 < text.size(); ++size)
     EXPECT_THAT(refusal(text.substr(0, size)), HasSubstr("x.json: no profile: no JSON at line "));
-  const auto with = [](const std::string& more) { return "{\"heddle_profile\": 1, " + more + "}"; };
-  const std::pair<std::string, const char*> cases[] = {
-      {"[]", "the file is not an object"},
-      {"{}", "heddle_profile is missing"},
-      {"{\"heddle_profile\": 2}", "heddle_profile is not 1, the format known here"},
-      {with("\"Map\": \"/x\""), "Map is no field of a profile"},
-      {with("\"mpi\": {\"libs\": []}"), "mpi.libs is no field of a profile"},
-      {with("\"\\u001b[2J\": 1"), "\\x1b[2J is no field of a profile"},
-      {with("\"map\": 7"), "map is not a text"},
-      {with("\"map\": \"x.map\""), "map 'x.map' is no absolute path"},
-      {with("\"map\": \"/x\\u0000y\""), "is no absolute path"},
-      {with("\"mpi\": []"), "mpi is not an object"},
-      {with("\"files\": {}"), "files is not a list"},
-      {with("\"files\": [[]]"), "files is not a text"},
-      {with("\"files\": [\"/a:b\"]"), "files '/a:b' is neither PATH nor PATH:PATH_IN_CONTAINER"},
-      {with("\"files\": [\"/a:/b:/c\"]"), "is neither PATH nor"},
-      {with("\"environment\": []"), "environment is not an object"},
-      {with("\"environment\": {\"A=B\": \"\"}"), "environment 'A=B' is no variable"},
-      {with("\"environment\": {\"A\": null}"), "environment.A is not a text"},
-      {with("\"container\": {\"backend\": \"rkt\"}"), "container.backend 'rkt' is unknown"},
-      {with("\"container\": {\"image\": \"--privileged\"}"), "'--privileged' is no image"},
-      {with("\"container\": {\"source\": \"x.sh\"}"), "is no absolute path"},
-      {with("\"map\": \"\xff\""), "no JSON at line 1"},
-      {std::string(100'000, '['), "it is nested too deep"},
-      {with("\"map\": \"/" + std::string(5'000'000, 'x') + "\""), "x.json"}};
-  for (const auto& [content, message] : cases)
+  for (const auto& [content, message] : kDamaged)
     EXPECT_THAT(refusal(content), HasSubstr(message)) << content.substr(0, 100);
+}
+
+TEST_F(Profiles, schema_takes_and_refuses_what_fs_launch_does) {
+  const auto source = std::getenv("HEDDLE_SOURCE");
+  if (!source || run({"python3", "-c", "import jsonschema"}).status != 0)
+    HEDDLE_SKIP("python3-jsonschema is not installed, or $HEDDLE_SOURCE is not set");
+  ASSERT_TRUE(directory_.create({{"0-full", full_profile()}, {"0-empty", {}}}));
+  for (const auto* backend : launch::kBackends) {
+    auto profile = full_profile();
+    profile.container.backend = backend;
+    ASSERT_TRUE(directory_.create({{"0-" + std::string(backend), profile}}));
+  }
+  int number = 0;
+  for (const auto& [content, message] : kDamaged)
+    // The others are no JSON, or about sizes, of which a schema knows nothing.
+    if (Json::accept(content) && content.size() < 10'000)
+      std::ofstream(file(std::to_string(++number) + ".json")) << content;
+  EXPECT_GT(number, 15);
+  const auto checked =
+      run({"python3", "-c",
+           "import json, jsonschema, pathlib, sys\n"
+           "schema = json.load(open(sys.argv[1]))\n"
+           "jsonschema.Draft202012Validator.check_schema(schema)\n"
+           "check = jsonschema.Draft202012Validator(schema).is_valid\n"
+           "for f in sorted(pathlib.Path(sys.argv[2]).glob('*.json')):\n"
+           "    if check(json.loads(f.read_bytes())) != f.name.startswith('0-'): print(f.name)\n",
+           source + "/docs/formats/profile.schema.json"s, directory_.path()});
+  EXPECT_EQ(checked.out + checked.err, "");
 }
 
 TEST_F(Profiles, links_are_followed_to_regular_files) {

@@ -1122,7 +1122,7 @@ TEST_F(Hold, session_of_this_machine_alone_needs_no_launcher) {
 }
 
 TEST_F(Hold, tool_lives_while_the_terminal_has_stopped_fs_launch) {
-  (void)sh("setsid $FS_LAUNCH --hold agent --hold-id h sleep 9895 >/dev/null 2>&1 & echo $! >pid");
+  (void)sh("setsid $FS_LAUNCH --hold --hold-id h sleep 9895 >/dev/null 2>&1 & echo $! >pid");
   ASSERT_TRUE(wait_until(10s, [&] { return content("alive").starts_with("0"); }));
   EXPECT_EQ(sh("kill -STOP -$(cat pid)").status, 0);
   ASSERT_TRUE(wait_until(10s, [&] {
@@ -1174,7 +1174,7 @@ TEST_F(Hold, ends_with_the_tool_on_kernels_without_pidfds) {
     if (!kernel.empty() && ::geteuid() != 0) continue;
     const auto under = kernel.empty() ? "" : HEDDLE_OLD_KERNEL " " + kernel + " ";
     (void)sh("sleep 9896 & tool=$!; echo $tool >tool; " + under +
-             "$FS_LAUNCH --hold agent --hold-id h --tool $tool sleep 9897 >/dev/null 2>said & "
+             "$FS_LAUNCH --hold-id h --tool $tool --hold sleep 9897 >/dev/null 2>said & "
              "echo $! >pid");
     ASSERT_TRUE(wait_until(10s, [&] { return !content("alive").empty(); })) << sh("cat said").out;
     const auto before = content("alive");
