@@ -248,8 +248,7 @@ Result<Child> fork_child(const ForkOptions& options, const std::function<int()>&
   if (pid < 0) return fail_errno("", "cannot start a process");
   if (pid > 0) return Child(pid);
   if (options.dies_with_parent) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(exit_failure);
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) ::_exit(exit_failure);
   }
   if (options.name) ::prctl(PR_SET_NAME, options.name);
   if (options.default_signals) reset_signals();

@@ -138,7 +138,8 @@ bool may_be_script(const std::string& path) {
     if (!send_fd(socket, fuse->get())) ::_exit(126);
   }
   // After unshare, since a change of credentials clears it (prctl(2)).
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+    give_up(Error::from_errno("", "cannot be bound to this process", errno));
   if (::getppid() != parent || !receive_packet(socket, kNoLimit)) ::_exit(126);
   if (setup.enter)
     if (const auto entered = setup.enter(); !entered) give_up(entered.error());

@@ -252,7 +252,7 @@ Result<void> serve_device(const MountSettings& settings) {
   // In a container's pid namespace, a process of the same uid with the daemon's few capabilities
   // could else reach the host's tree by /proc/PID/root and /proc/PID/fd (ptrace(2), "Ptrace access
   // mode checking"). Workers inherit this.
-  (void)::prctl(PR_SET_DUMPABLE, 0);
+  if (::prctl(PR_SET_DUMPABLE, 0) != 0) return fail_errno("", "cannot protect its own process");
   ServeOptions serving;
   serving.cleanup = settings.cleanup;
   serving.ready = Fd(settings.ready_fd);
