@@ -94,7 +94,7 @@ class Tracer {
       registers.rdi = asked_.rdi;
       registers.rdx = asked_.rdx;
       registers.r8 = asked_.r8;
-      if (fault_->kind == Fault::Kind::error && fault_->call != SYS_brk)
+      if (fault_->kind == Fault::Kind::error)
         registers.rax = static_cast<unsigned long long>(-fault_->error_number);
     }
     ::ptrace(PTRACE_SETREGS, thread, 0, &registers);
@@ -106,8 +106,6 @@ class Tracer {
       const bool is_answer = call == SYS_splice && registers.rsi == 0;
       auto& length = call == SYS_splice ? registers.r8 : registers.rdx;
       if (!is_answer && length > 1) length /= 2;
-    } else if (call == SYS_brk) {
-      registers.rdi = 0;             // brk(2) refuses by leaving the break unchanged
     } else if (call != SYS_close) {  // a failing close(2) closes the descriptor too
       registers.orig_rax = static_cast<unsigned long long>(-1);
     }
@@ -149,13 +147,15 @@ class Tracer {
   ::_exit(127);
 }
 
-/// Calls that cannot fail, or whose failure no program survives (a futex that wakes no thread).
+/// Calls that cannot fail, or whose failure no program survives: a futex that wakes no thread; brk,
+/// as glibc's malloc aborts when only the second of two is refused (sysmalloc()'s correction).
 const std::set<long> kSpared = {
-    SYS_exit,     SYS_exit_group,      SYS_rt_sigreturn, SYS_restart_syscall, SYS_getpid,
-    SYS_gettid,   SYS_getppid,         SYS_getuid,       SYS_geteuid,         SYS_getgid,
-    SYS_getegid,  SYS_set_tid_address, SYS_umask,        SYS_futex,           SYS_sched_yield,
-    SYS_munmap,   SYS_rt_sigprocmask,  SYS_rt_sigaction, SYS_arch_prctl,      SYS_set_robust_list,
-    SYS_setfsuid, SYS_setfsgid,        SYS_rseq};
+    SYS_exit,           SYS_exit_group,   SYS_rt_sigreturn, SYS_restart_syscall,
+    SYS_getpid,         SYS_gettid,       SYS_getppid,      SYS_getuid,
+    SYS_geteuid,        SYS_getgid,       SYS_getegid,      SYS_set_tid_address,
+    SYS_umask,          SYS_futex,        SYS_sched_yield,  SYS_munmap,
+    SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_arch_prctl,   SYS_set_robust_list,
+    SYS_setfsuid,       SYS_setfsgid,     SYS_rseq,         SYS_brk};
 
 const std::set<long> kReadsAndWrites = {SYS_read, SYS_pread64, SYS_write, SYS_pwrite64, SYS_splice};
 
@@ -263,8 +263,7 @@ std::vector<Fault> all_faults(const TracedRun::Counts& counts) {
     if (kSpared.count(call) != 0) continue;
     for (unsigned nth = 1; nth <= count; ++nth) {
       for (const int error : {EIO, ENOSPC, ENOMEM, EMFILE, EINTR})
-        if (call != SYS_brk || error == ENOMEM)
-          out.push_back({call, nth, Fault::Kind::error, error});
+        out.push_back({call, nth, Fault::Kind::error, error});
       if (kReadsAndWrites.count(call) != 0) out.push_back({call, nth, Fault::Kind::cut, 0});
     }
   }
