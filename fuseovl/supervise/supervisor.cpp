@@ -110,7 +110,8 @@ Result<void> Supervisor::run() {
     const auto status = reap();
     if (!status) continue;
     if (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) return {};
-    if (WIFEXITED(*status) && !state_.session.agreed) return fail(Error({}, state_.failure.data()));
+    if (WIFEXITED(*status) && !state_.session.agreed)
+      return fail(Error({}, state_.failure[0] ? state_.failure.data() : "its worker has ended"));
     TRY(replace_worker(*status));
   }
 }
