@@ -18,6 +18,7 @@ class Faults : public ::testing::Test {
   void SetUp() override {
     HEDDLE_NEEDS_TRACER();
     HEDDLE_NEEDS_FUSE();
+    separate_mounts();
     FarmOptions options;
     options.libraries = 3;
     options.tag = FarmTag::none;

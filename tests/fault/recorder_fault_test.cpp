@@ -55,6 +55,7 @@ class RecorderFaults : public ::testing::TestWithParam<Way> {
   void SetUp() override {
     HEDDLE_NEEDS_TRACER();
     HEDDLE_NEEDS_FUSE();
+    separate_mounts();
     run_checked({"gcc", "-O1", "-static", "-o", dir_ / "app", HEDDLE_RECORDED_APP});
     run_checked({"cp", std::getenv("HEDDLE_FS_RECORD"), dir_ / "fs-record"});
     run_checked({"chmod", "0755", dir_.path()});

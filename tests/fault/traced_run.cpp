@@ -2,7 +2,9 @@
 #include "tests/fault/traced_run.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <seccomp.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -166,6 +168,12 @@ std::string name_of(long call) {
 }
 
 }  // namespace
+
+void separate_mounts() {
+  static const bool done = ::unshare(CLONE_NEWNS) == 0 &&
+                           ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  if (!done) throw Error::from_errno("", "no mount namespace", errno);
+}
 
 TracedRun TracedRun::start(const Strings& argv, const Strings& environment,
                            const std::string& output, const std::optional<Fault>& fault,

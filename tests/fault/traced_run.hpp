@@ -11,6 +11,10 @@
 
 namespace heddle::test {
 
+/// Gives this process, for good, mounts of its own: a mount namespace that another process makes
+/// meanwhile would else hold copies of a run's mounts, whose daemons then rightly live on. Root's.
+void separate_mounts();
+
 /// One system call of a run that is made to fail.
 struct Fault {
   enum class Kind : std::uint8_t {
