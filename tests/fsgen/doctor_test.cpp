@@ -2,6 +2,7 @@
 // fs-gen --doctor: what it says of nodes that lack something.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/utsname.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -137,6 +138,28 @@ TEST_F(Doctor, hook_of_a_removed_installation_is_reported) {
     EXPECT_EQ(ask({}, hook(odd)).status, 0) << odd;
   const auto fifo = world_->sh(begin + "mkfifo " + directory + "/a.json; $FS_GEN --doctor");
   EXPECT_EQ(fifo.status, 0) << fifo.err;
+}
+
+TEST_F(Doctor, knows_the_nodes_kernel_mpi_and_slurm) {
+  utsname kernel{};
+  ::uname(&kernel);
+  const auto text = world_->sh("$FS_GEN --doctor").out;
+  EXPECT_THAT(text, HasSubstr(std::string("kernel      Linux ") + kernel.release + "\n"));
+  const auto without = world_->sh({.forbidden = {"landlock_create_ruleset"}}, "$FS_GEN --doctor");
+  EXPECT_THAT(without.out, HasSubstr("no Landlock (Linux 5.13, or a sandbox forbids it)"));
+  const std::string begin = "mkdir $OUT/bin; printf '#!/bin/sh\n' > $OUT/bin/srun; ";
+  EXPECT_EQ(ask({}, begin + "PATH=$OUT/bin $FS_GEN --doctor --json -").checks["slurm"]["state"],
+            "absent")
+      << "nobody may execute it";
+  auto there = ask({}, "chmod 755 $OUT/bin/srun; PATH=$OUT/bin $FS_GEN --doctor --json -");
+  EXPECT_EQ(there.checks["slurm"]["state"], "ok");
+  EXPECT_TRUE(there.checks["slurm"]["text"].get<std::string>().ends_with("/bin/srun"));
+  const bool has_mpi = run({"sh", "-c", "ldconfig -p | grep -q libmpi"}).status == 0;
+  EXPECT_EQ(there.checks["mpi"]["state"], has_mpi ? "ok" : "absent") << there.checks["mpi"];
+  if (has_mpi)
+    EXPECT_THAT(there.checks["mpi"]["text"].get<std::string>(), HasSubstr("/libmpi"));
+  else
+    EXPECT_THAT(there.checks["mpi"]["hint"].get<std::string>(), HasSubstr("module"));
 }
 
 TEST_F(Doctor, prints_a_line_for_each_check) {
