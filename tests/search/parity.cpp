@@ -95,8 +95,12 @@ int main(int argc, char** argv) {
     }
     const auto interpreter = elf.interp.value_or(usual_loader(elf));
     auto loader = loaders.find(interpreter);
-    if (loader == loaders.end())
+    if (loader == loaders.end()) {
       loader = loaders.emplace(interpreter, heddle::read_loader_profile(world, interpreter)).first;
+      // x32 where the kernel is built without it: execve fails, and a shell would take its place.
+      if (heddle::test::run({interpreter, "--list", interpreter}).status != 0)
+        loader->second = heddle::fail(interpreter, "cannot be executed here");
+    }
     if (!loader->second || elf.machine != loader->second->machine ||
         elf.elf_class != loader->second->elf_class) {
       ++excluded["another machine or loader"];
