@@ -73,7 +73,7 @@ TEST(ClusterOfNamespaces, leaves_nothing_but_its_directory) {
   EXPECT_TRUE(wait_until(10s, [&] { return processes().empty(); })) << processes();
   EXPECT_EQ(mounts_with(dir.path()), 0U);
   // The kernel removes the bridge with its namespace.
-  EXPECT_EQ(run({"sh", "-c", "lsns -n -t net -o COMMAND | grep cluster"}).out, "");
+  EXPECT_EQ(run({"sh", "-c", "lsns -n -t net -o COMMAND | grep -F " + dir.path()}).out, "");
 }
 
 }  // namespace
