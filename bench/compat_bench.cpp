@@ -81,10 +81,10 @@ class Bench {
                  .worker_path = settings_.stage + "/libexec/heddle/elf-worker"} {}
 
   void run(Results& results) {
-    measure_indexing(results);
+    results.attempt("compat.index", [&] { measure_indexing(results); });
     describe_programs();
-    measure_in_process(results);
-    measure_grpc(results);
+    results.attempt("compat.in_process", [&] { measure_in_process(results); });
+    results.attempt("compat.grpc", [&] { measure_grpc(results); });
   }
 
  private:

@@ -322,6 +322,8 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", settings.rounds, "Samples of each way");
   return heddle::bench::run_program(app, argc, argv, [&](heddle::bench::Results& results) {
     ::setenv("HEDDLE_STAGE", settings.stage.c_str(), 1);  // for the containers of tests/hook
-    for (const char* runtime : {"runc", "crun"}) heddle::bench::measure(settings, runtime, results);
+    for (const std::string runtime : {"runc", "crun"})
+      results.attempt("container." + runtime,
+                      [&] { heddle::bench::measure(settings, runtime, results); });
   });
 }

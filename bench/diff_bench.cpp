@@ -219,10 +219,10 @@ int diff_bench(int argc, char** argv) {
   app.add_option("--events", settings.events, "of each trace");
   app.add_option("--rounds", settings.rounds, "samples of each variant");
   return run_program(app, argc, argv, [&](Results& results) {
-    measure_programs(settings, results);
-    measure_distance(settings, results);
-    measure_far(settings, results);
-    measure_local(settings, results);
+    results.attempt("diff.events", [&] { measure_programs(settings, results); });
+    results.attempt("diff.distance", [&] { measure_distance(settings, results); });
+    results.attempt("diff.far", [&] { measure_far(settings, results); });
+    results.attempt("diff.local", [&] { measure_local(settings, results); });
   });
 }
 

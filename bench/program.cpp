@@ -10,12 +10,15 @@ int run_program(CLI::App& app, int argc, char** argv,
                 const std::function<void(Results&)>& measure) {
   std::string json;
   app.add_option("--json", json, "write all samples and figures here");
+  unsigned limit = 24 * 60 * 60;
+  app.add_option("--limit", limit, "seconds, after which no further case begins");
   CLI11_PARSE(app, argc, argv);
   try {
-    Results results;
+    Results results(json, std::chrono::seconds(limit));
     measure(results);
     results.print();
-    if (!json.empty()) results.write_json(json);
+    results.write_json();
+    if (results.has_failed()) return exit_failure;
   } catch (const Error& error) {
     report(error);
     return exit_failure;

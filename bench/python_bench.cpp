@@ -201,25 +201,31 @@ class Bench {
   }
 
   /// Copper's mount options, one process and eight, with the same delay and with none: what remains
-  /// is then what its node side costs when all is cached there.
+  /// is then what its node side costs when all is cached there. It answers one request at a time,
+  /// so that what would take minutes is computed.
   void copper(const Layout& layout) {
-    const auto world_of = [&](int delay_us) {
+    const auto run = [&](unsigned copies, int delay_us) {
       auto slow = options();
       slow.copper = true;
       slow.delay_us = delay_us;
-      return World(*this, layout, slow);
+      const World world(*this, layout, slow);
+      const double ms = run_ms(world.python(), copies);
+      return Cost{ms, world.slow->counts().total};
     };
+    const auto without = run(8, 0);
+    results_.add({layout.name + ".copper.8.seconds_without_delay", without.ms / 1000, "s"});
     for (const unsigned copies : {1U, 8U}) {
       const auto name = fmt::format("{}.copper.{}", layout.name, copies);
-      const auto world = world_of(settings_.delay_us);
-      const double ms = run_ms(world.python(), copies);
-      copper_[copies] = {ms, world.slow->counts().total};
-      results_.add({name + ".seconds", ms / 1000, "s"});
+      const auto computed = without.ms + number(without.requests) * settings_.delay_us / 1e3;
+      if (copies == 8 && computed > 120'000) {
+        copper_[copies] = {computed, without.requests};
+        results_.note_absent(name + ".seconds: computed from the requests, one at a time");
+      } else {
+        copper_[copies] = run(copies, settings_.delay_us);
+      }
+      results_.add({name + ".seconds", copper_[copies].ms / 1000, "s"});
       results_.add({name + ".requests", number(copper_[copies].requests), ""});
     }
-    const auto world = world_of(0);
-    results_.add(
-        {layout.name + ".copper.8.seconds_without_delay", run_ms(world.python(), 8) / 1000, "s"});
   }
 
   /// Eight processes from a map, against Copper's options.
@@ -498,17 +504,19 @@ int python_bench(int argc, char** argv) {
     const Layout merged{"python_merged", {}, true};
     const Layout below_two{"python_below_two", "opt/site/", false};
     if (wanted("stock"))
-      for (const auto& layout : {scattered, merged, below_two}) bench.stock(layout);
-    if (wanted("copper")) bench.copper(scattered);
+      for (const auto& layout : {scattered, merged, below_two})
+        results.attempt(layout.name, [&] { bench.stock(layout); });
+    if (wanted("copper")) results.attempt("python.copper", [&] { bench.copper(scattered); });
     if (wanted("map")) {
-      for (const auto& layout : {scattered, merged, below_two}) bench.from_map(layout);
-      bench.against_copper(scattered);
+      for (const auto& layout : {scattered, merged, below_two})
+        results.attempt(layout.name + ".map", [&] { bench.from_map(layout); });
+      results.attempt("python.map.8", [&] { bench.against_copper(scattered); });
     }
     if (wanted("bundle")) {
-      bench.from_bundle(scattered);
-      bench.large_bundle();
+      results.attempt("python.bundle", [&] { bench.from_bundle(scattered); });
+      results.attempt("python.large_bundle", [&] { bench.large_bundle(); });
     }
-    if (wanted("local")) bench.warm_and_local(scattered);
+    if (wanted("local")) results.attempt("python.local", [&] { bench.warm_and_local(scattered); });
   });
 }
 

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "base/log.hpp"
 #include "base/output_file.hpp"
 
 namespace heddle::bench {
@@ -27,6 +28,27 @@ std::string aim_text(const Figure& figure) {
 }
 
 }  // namespace
+
+void Results::attempt(const std::string& name, const std::function<void()>& measure,
+                      std::chrono::seconds limit) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::seconds>(end_ - std::chrono::steady_clock::now());
+  if (left.count() <= 0) return note_absent(name + ": the bench's time was over");
+  limit = std::min(limit, left);
+  begin_case(limit);
+  const double ms = time_ms([&] {
+    try {
+      measure();
+    } catch (const std::exception& error) {
+      failed_.push_back(name + ": " + error.what());
+      say(failed_.back());
+    }
+  });
+  if (case_is_over())
+    note_absent(fmt::format("{}: stopped at its limit of {} s", name, limit.count()));
+  seconds_[name] = ms / 1000;
+  write_json();
+}
 
 void Results::add(const std::string& group, const std::vector<Variant>& variants) {
   fmt::print("{}:", group);
@@ -48,6 +70,7 @@ double Results::median_of(const std::string& group, const std::string& variant) 
 
 void Results::print() const {
   for (const auto& note : absent_) fmt::print("absent: {}\n", note);
+  for (const auto& note : failed_) fmt::print("failed: {}\n", note);
   fmt::print("\n{:<44}{:>10}    {:<9}\n", "figure", "value", "aim");
   for (const auto& figure : figures_)
     fmt::print("{:<44}{:>10.2f} {:<3}{:<9}{}\n", figure.name, figure.value, figure.unit,
@@ -76,11 +99,14 @@ nlohmann::json environment_facts() {
           {"load", load}};
 }
 
-void Results::write_json(const std::string& path) const {
+void Results::write_json() const {
+  if (json_.empty()) return;
   auto json = environment_facts();
   json["samples_ms"] = nlohmann::json::object();
   json["figures"] = nlohmann::json::array();
   json["absent"] = absent_;
+  json["failed"] = failed_;
+  json["seconds"] = seconds_;
   for (const auto& sampled : sampled_)
     json["samples_ms"][sampled.group][sampled.variant] = sampled.samples;
   for (const auto& figure : figures_) {
@@ -90,7 +116,7 @@ void Results::write_json(const std::string& path) const {
     if (!aim_text(figure).empty()) entry["met"] = is_met(figure);
     json["figures"].push_back(std::move(entry));
   }
-  value_or_throw(write_output(path, json.dump(2) + "\n"));
+  value_or_throw(write_output(json_, json.dump(2) + "\n"));
 }
 
 }  // namespace heddle::bench

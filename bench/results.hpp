@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -26,6 +29,16 @@ struct Figure {
 
 class Results {
  public:
+  /// `json`: where all is written, also after each case, so that a run that is killed leaves what
+  /// it has measured; empty: nowhere. `limit`: that of all cases together.
+  explicit Results(std::string json = {}, std::chrono::seconds limit = std::chrono::hours(24))
+      : json_(std::move(json)), end_(std::chrono::steady_clock::now() + limit) {}
+
+  /// Runs one case of a bench. What it throws is kept as its failure, and the next case can run.
+  /// `limit`: begin_case(). After the bench's own limit it is only named as not measured.
+  void attempt(const std::string& name, const std::function<void()>& measure,
+               std::chrono::seconds limit = std::chrono::minutes(4));
+  bool has_failed() const { return !failed_.empty(); }
   /// Keeps the samples of `variants` under `group`, and prints their medians as one row.
   void add(const std::string& group, const std::vector<Variant>& variants);
   void add(Figure figure);
@@ -37,7 +50,7 @@ class Results {
   /// Table of the figures, to stdout.
   void print() const;
   /// All samples and figures. Throws heddle::Error.
-  void write_json(const std::string& path) const;
+  void write_json() const;
 
  private:
   struct Sampled {
@@ -48,6 +61,10 @@ class Results {
   std::vector<Sampled> sampled_;
   std::vector<Figure> figures_;
   std::vector<std::string> absent_;
+  std::vector<std::string> failed_;
+  std::map<std::string, double> seconds_;
+  std::string json_;
+  std::chrono::steady_clock::time_point end_;
 };
 
 }  // namespace heddle::bench

@@ -115,8 +115,10 @@ int stage_bench(int argc, char** argv) {
     const auto directory = value_or_throw(TempDir::create(
         "stage", settings.work.empty() ? std::string() : fs::absolute(settings.work).string()));
     Bench bench(settings, directory.path());
-    bench.measure("large", 64, 4U << 20, settings.rounds, results);
-    bench.measure("small", 1000, 64U << 10, settings.rounds, results);
+    results.attempt("stage.large",
+                    [&] { bench.measure("large", 64, 4U << 20, settings.rounds, results); });
+    results.attempt("stage.small",
+                    [&] { bench.measure("small", 1000, 64U << 10, settings.rounds, results); });
   });
 }
 

@@ -134,8 +134,11 @@ void measure_all(const Settings& settings, Results& results) {
   const auto other = test::ElfFarm::build(directory + "/other", {.libraries = settings.size});
   build_map(settings.stage, directory + "/map", farm.program);
   build_map(settings.stage, directory + "/other.map", other.program);
-  measure_service(settings, farm, directory + "/map", directory, results);
-  measure_reloads(settings, directory + "/map", directory + "/other.map", directory, results);
+  results.attempt("supervision",
+                  [&] { measure_service(settings, farm, directory + "/map", directory, results); });
+  results.attempt("reload", [&] {
+    measure_reloads(settings, directory + "/map", directory + "/other.map", directory, results);
+  });
 }
 
 }  // namespace
