@@ -56,6 +56,24 @@ ColdProgram rpath_program(const std::string& directory, std::size_t libraries) {
   return {fmt::format("{} libraries by RPATH", libraries), directory, {{farm.program}}};
 }
 
+ColdProgram large_program(const std::string& directory, std::size_t libraries) {
+  const auto farm = test::ElfFarm::build(
+      directory, {.libraries = libraries, .text = 1U << 20, .relocations = 8192});
+  return {fmt::format("{} libraries of 1.3 MB", libraries), directory, {{farm.program}}};
+}
+
+ColdProgram tls_program(const std::string& directory, std::size_t libraries) {
+  const auto farm =
+      test::ElfFarm::build(directory, {.libraries = libraries, .thread_local_bytes = 1024});
+  return {fmt::format("{} libraries with TLS", libraries), directory, {{farm.program}}};
+}
+
+ColdProgram modules_program(const std::string& directory, std::size_t libraries) {
+  const auto farm = test::ElfFarm::build(
+      directory, {.libraries = libraries, .shape = test::FarmShape::modules, .dlopen_roots = true});
+  return {fmt::format("{} modules and utilities", libraries), directory, {{farm.program}}};
+}
+
 ColdProgram mpi_program(const std::string& directory, std::size_t libraries) {
   const auto title = fmt::format("MPI, 2 ranks, {} libraries", libraries);
   for (const char* program : {"mpicc.openmpi", "mpirun.openmpi"})
@@ -122,6 +140,21 @@ ColdProgram lammps_program(const std::string& directory) {
           {{directory + "/bin/lmp", "-log", "none", "-in", input},
            {"LD_LIBRARY_PATH=" + path, "OMPI_ALLOW_RUN_AS_ROOT=1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"}}};
+}
+
+ColdProgram scipy_program(const std::string& directory) {
+  const fs::path installed = "/usr/lib/python3/dist-packages";
+  for (const char* package : {"numpy", "scipy"}) {
+    if (!fs::exists(installed / package))
+      return {"SciPy", {}, {}, fmt::format("Debian's package python3-{} is absent", package)};
+    fs::create_directories(directory + "/site");
+    // With its times, which Python's compiled files know.
+    test::run_checked({"cp", "-a", installed / package, directory + "/site"});
+  }
+  return {"Python, scipy.stats",
+          directory,
+          {{"/usr/bin/python3", "-c", "import scipy.stats"},
+           {"PYTHONPATH=" + directory + "/site", "PYTHONDONTWRITEBYTECODE=1"}}};
 }
 
 void to_json(nlohmann::json& json, const ColdStart& start) {

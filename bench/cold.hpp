@@ -22,11 +22,19 @@ struct ColdProgram {
 
 /// Each makes the program in `directory`. They throw heddle::Error.
 ColdProgram rpath_program(const std::string& directory, std::size_t libraries);
+/// Libraries of more than a MiB, with 8,192 relocations each.
+ColdProgram large_program(const std::string& directory, std::size_t libraries);
+/// Each library has thread-local variables.
+ColdProgram tls_program(const std::string& directory, std::size_t libraries);
+/// As Pynamic does, it opens two thirds of the libraries, each of which needs ten of the others.
+ColdProgram modules_program(const std::string& directory, std::size_t libraries);
 ColdProgram mpi_program(const std::string& directory, std::size_t libraries);
 ColdProgram python_program(const std::string& directory, std::size_t packages);
 /// Debian's LAMMPS and its libraries, glibc's excepted, each in a prefix of its own, all in
 /// LD_LIBRARY_PATH: as environment modules do.
 ColdProgram lammps_program(const std::string& directory);
+/// Python, which imports scipy.stats from a copy of Debian's NumPy and SciPy.
+ColdProgram scipy_program(const std::string& directory);
 
 /// What one start took.
 struct ColdStart {

@@ -3,6 +3,7 @@
 """page.py RESULTS PAGE            one HTML page with plots of all *.json in the directory RESULTS
 page.py --svg RESULTS FILE      README's picture
 page.py --markdown RESULTS FILE puts the table of ratios between the marks in FILE, docs/performance.md
+page.py --constants RESULTS FILE puts python.json's figures into the lines of FILE, bench/scale_constants.txt, whose source they are
 page.py --against OLD RESULTS [NAME...]   prints result, group and variant of all that is more than 3 % slower than
                                 in OLD, outside the 99 % interval, tab separated; exit status 1 if any
 
@@ -63,8 +64,10 @@ def natural(words):
 
 
 def baseline(variants):
-    if "heddle" in variants and "stock" in variants:
-        return "stock"  # what users have who do nothing
+    if "heddle" in variants:  # beside what users have who do nothing
+        for stock in ("stock", "stock" + COMPUTED):
+            if stock in variants:
+                return stock
     return next((name for name in BASELINES if name in variants), None)
 
 
@@ -131,10 +134,16 @@ def lines_plot(series, x_label, y_label, linear_x=False, width=640, height=360):
             out.append(f'<circle class="{"computed" if computed else "measured"}" cx="{place_x(x):.1f}" cy="{place_y(y):.1f}" '
                        f'r="3.5" fill="{inside}" stroke="{paint}"><title>{html.escape(variant)}, {number(x)}: {y:.4g}</title></circle>')
         ends.append([place_y(of_one[-1][1]), variant, paint])
-    previous = -99.0
-    for y, variant, paint in sorted(ends):
-        previous = max(y + 4, previous + 14)
-        out.append(text(right + 8, previous, variant, "start", extra=f'style="fill:{paint}"'))
+    ends.sort()
+    places = []
+    for y, _, _ in ends:
+        places.append(max(y + 4, places[-1] + 14 if places else 0))
+    lowest = height - 4
+    for at in reversed(range(len(places))):  # up again, where the picture ends
+        places[at] = min(places[at], lowest)
+        lowest = places[at] - 14
+    for place, (_, variant, paint) in zip(places, ends):
+        out.append(text(right + 8, place, variant, "start", extra=f'style="fill:{paint}"'))
     return "\n".join(out) + "\n</svg>\n"
 
 
@@ -163,11 +172,11 @@ def bars_plot(rows, unit, width=640):
     return "\n".join(out) + "\n</svg>\n"
 
 
-def ratios_plot(rows, width=640):
+def ratios_plot(rows, width=900):
     """[(label, value, interval)] on a logarithmic axis, 1 marked."""
     ends = [end for _, value, interval in rows for end in (interval or (value, value))] + [1.0]
     low, high = min(ends) / 1.15, max(ends) * 1.15
-    left, right, height = 300, width - 60, 20 * len(rows) + 30
+    left, right, height = 380, width - 60, 20 * len(rows) + 30
 
     def place(value):
         return left + (right - left) * math.log(value / low) / math.log(high / low)
@@ -186,16 +195,19 @@ def ratios_plot(rows, width=640):
     return "\n".join(out) + "\n</svg>\n"
 
 
-def scaling(runs, pattern, to_x=float, scale=1000.0):
-    """Series of medians in seconds over the number in the groups' names that `pattern` matches."""
-    series = {}
+def scaling(runs, pattern, scale=1000.0):
+    """Series of medians in seconds over the number x in the groups' names that `pattern` matches. Of groups that differ in the
+    rest of their names those with the most numbers count."""
+    found = {}
     for _, group, variants in groups(runs):
         match = re.fullmatch(pattern, group)
-        if not match:
-            continue
+        if match:
+            found.setdefault(group[:match.start("x")] + group[match.end("x"):], []).append((float(match["x"]), variants))
+    series = {}
+    for x, variants in max(found.values(), key=len, default=[]):
         for variant, samples in variants.items():
             series.setdefault(variant.removesuffix(COMPUTED), []).append(
-                (to_x(match[1]), statistics.median(samples) / scale, variant.endswith(COMPUTED)))
+                (x, statistics.median(samples) / scale, variant.endswith(COMPUTED)))
     return {variant: points for variant, points in series.items() if len(points) > 1}
 
 
@@ -220,9 +232,11 @@ def time_goes(runs):
 
 
 PLOTS = [
-    ("latency", "A cold start, by the server's latency", r"cold\.\d+\.(\d+)us", "latency of one request, us", True),
-    ("libraries", "A warm start on a local disk, by libraries", r"start\.star\.(\d+)", "libraries", False),
-    ("processes", "Processes started at once, 500 libraries, local disk", r"at_once_(\d+)\.star\.500", "processes", False),
+    ("latency", "A cold start, by the server's latency", r"cold\.server\.\d+\.(?P<x>\d+)us", "latency of one request, us", True),
+    *((f"cold-{preset}", f"A cold start, by libraries, where the node keeps {keeps}", rf"cold\.{preset}\.(?P<x>\d+)\.200us", "libraries", False)
+      for preset, keeps in (("server", "positive answers for a second"), ("nfs", "answers as NFS does"), ("none", "nothing"))),
+    ("libraries", "A warm start on a local disk, by libraries", r"start\.star\.(?P<x>\d+)", "libraries", False),
+    ("processes", "Processes started at once, 500 libraries, local disk", r"at_once_(?P<x>\d+)\.star\.500", "processes", False),
 ]
 
 
@@ -266,7 +280,7 @@ interval. Intervals are 99 %, by bootstrap. Below 1 the first of a pair is faste
     rows = list(ratios(runs))
     if rows:
         shown = [(f"{group}: {variant} / {base}", value, interval) for group, variant, base, value, interval, _ in rows]
-        out.append(f'<h2>Ratios</h2>\n<div id="ratios">{ratios_plot(shown, 860)}</div>')
+        out.append(f'<h2>Ratios</h2>\n<div id="ratios">{ratios_plot(shown)}</div>')
     figures = [figure for run in runs.values() for figure in run.get("figures", [])]
     out.append('<h2>Figures</h2>\n<table id="figures">')
     for figure in figures:
@@ -274,7 +288,7 @@ interval. Intervals are 99 %, by bootstrap. Below 1 the first of a pair is faste
         met = "" if "met" not in figure else ("met" if figure["met"] else "missed")
         out.append(f'<tr><td>{html.escape(figure["name"])}</td><td class="n">{figure["value"]:,.4g} '
                    f'{html.escape(figure["unit"])}</td><td>{aim}</td><td>{met}</td></tr>')
-    absent = [note for run in runs.values() for note in run.get("absent", [])]
+    absent = [note for run in runs.values() for note in run.get("absent", []) + ["failed: " + note for note in run.get("failed", [])]]
     if absent:
         out.append("</table><h2>Not measured</h2><ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in absent) + "</ul><table>")
     out.append(f"</table>\n<h2>Where</h2>\n<table>{facts(runs)}</table>\n</body></html>\n")
@@ -322,6 +336,17 @@ def picture(runs):
     return "\n".join(out) + "\n</svg>\n"
 
 
+def constants(runs, lines):
+    """`name value unit measured python.FIGURE...`, or `python.FIGURE / NUMBER...`."""
+    figures = {figure["name"]: figure["value"] for figure in runs["python"]["figures"]}
+    for line in lines:
+        words = line.split(" ")
+        if len(words) > 4 and words[3] == "measured" and words[4].rstrip(",\n") in figures:
+            value = figures[words[4].rstrip(",\n")] / (float(words[6]) if words[5:6] == ["/"] else 1)
+            words[1] = f"{value:.4g}" if value < 1000 else f"{value:.0f}"
+        yield " ".join(words)
+
+
 def slower(old, new):
     """(run, group, variant, ratio) that the interval says are slower. Times of two runs are compared where both were taken on the
     same machine, else what the variant takes of its group's baseline."""
@@ -364,6 +389,10 @@ def main(words):
         with open(file, encoding="utf-8") as page_file:
             before, rest = page_file.read().split(BEGIN)
         content = before + BEGIN + markdown(load(words[1])) + END + rest.split(END)[1]
+    elif len(words) == 3 and words[0] == "--constants":
+        file = words[2]
+        with open(file, encoding="utf-8") as lines:
+            content = "".join(constants(load(words[1]), lines))
     elif len(words) == 2 and not words[0].startswith("-"):
         content, file = page(load(words[0])), words[1]
     else:

@@ -2,9 +2,12 @@
 //
 // The page that `./dev bench` makes, in a real browser, its alarms, and what it puts into
 // documents; and a small run of the bench that has the most ways to start a program.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "bench/timing.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
@@ -16,6 +19,30 @@ std::string source(const std::string& path) {
   const char* root = std::getenv("HEDDLE_SOURCE");
   return std::string(root ? root : ".") + "/" + path;
 }
+
+std::string browser() {
+  for (const char* program : {"/usr/bin/chromium", "/usr/bin/chromium-browser"})
+    if (::access(program, X_OK) == 0) return program;
+  return {};
+}
+
+/// The words of a page that a picture cuts off or that lie on others.
+constexpr const char* kIllegible = R"(<script>
+const bad = [];
+for (const svg of document.querySelectorAll('svg')) {
+  const whole = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+  texts.forEach(([words, a], at) => {
+    if (a.left < whole.left || a.right > whole.right || a.top < whole.top - 1 || a.bottom > whole.bottom + 1)
+      bad.push('cut: ' + words);
+    for (const [others, b] of texts.slice(at + 1))
+      // A line's rectangle is higher than its letters.
+      if (a.left < b.right && b.left < a.right && a.top + 2 < b.bottom - 2 && b.top + 2 < a.bottom - 2)
+        bad.push(words + ' lies on ' + others);
+  });
+}
+document.title = document.querySelectorAll('text').length + ' texts, illegible: ' + bad.join('; ') + '.';
+</script>)";
 
 class BenchPage : public ::testing::Test {
  protected:
@@ -31,8 +58,27 @@ class BenchPage : public ::testing::Test {
              {"glibc", "2.36"},
              {"samples_ms", samples},
              {"figures", json::array({{{"name", "a<b"}, {"value", 1.5}, {"unit", "x"}}})},
-             {"absent", {"Spindle: not here"}}}
+             {"absent", {"Spindle: not here"}},
+             {"failed", {"cold.9: broken"}}}
             .dump());
+  }
+  /// The page as the browser has it.
+  std::string drawn(const std::string& file) {
+    const auto done =
+        run({browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update",
+             "--user-data-dir=" + dir_ / "profile", "--dump-dom", "file://" + file},
+            {.deadline = std::chrono::seconds(120)});
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.out;
+  }
+  /// Of the page in `file`.
+  std::string illegible(const std::string& file) {
+    auto text = value_or_throw(read_file(file));
+    text.insert(text.find("</body>"), kIllegible);
+    const auto title = drawn(write_text_file(dir_ / "measured.html", text));
+    const auto begin = title.find("<title>") + 7;
+    return title.substr(begin, title.find("</title>") - begin);
   }
   static std::size_t count(const std::string& text, const std::string& what) {
     std::size_t n = 0;
@@ -56,30 +102,53 @@ TEST_F(BenchPage, draws_plots_in_a_browser_and_loads_nothing) {
              {"at_once_1.star.500", of_100},
              {"at_once_64.star.500", of_100}});
   write_run("runs", "cold",
-            {{"cold.50.0us", {{"stock", {100}}, {"heddle", {20}}}},
-             {"cold.50.200us", {{"stock", {9000}}, {"heddle", {90}}}},
-             {"cold.50.1000us", {{"stock (computed)", {150000}}, {"heddle", {300}}}}});
+            {{"cold.server.50.0us", {{"stock", {100}}, {"heddle", {20}}}},
+             {"cold.server.50.200us", {{"stock", {9000}}, {"heddle", {90}}}},
+             {"cold.server.50.1000us", {{"stock (computed)", {150000}}, {"heddle", {300}}}},
+             {"cold.none.50.200us", {{"stock", {9500}}, {"absolute", {80}}, {"heddle", {90}}}},
+             {"cold.none.500.200us",
+              {{"stock (computed)", {170000}}, {"absolute", {300}}, {"heddle", {400}}}}});
   const auto file = dir_ / "index.html";
   const auto made = page({dir_ / "runs", file});
   ASSERT_EQ(made.status, 0) << made.err;
   const auto text = value_or_throw(read_file(file));
   EXPECT_FALSE(std::regex_search(
       text, std::regex("(src|href)=|url\\(|@import|https?://(?!www\\.w3\\.org)")));
-  std::string browser;
-  for (const char* program : {"/usr/bin/chromium", "/usr/bin/chromium-browser"})
-    if (::access(program, X_OK) == 0) browser = program;
-  if (browser.empty()) HEDDLE_SKIP("no chromium installed: the page was not drawn by a browser");
-  const auto drawn = run({browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                          "--disable-background-networking", "--disable-component-update",
-                          "--user-data-dir=" + dir_ / "profile", "--dump-dom", "file://" + file},
-                         {.deadline = std::chrono::seconds(120)});
-  ASSERT_EQ(drawn.status, 0) << drawn.err;
-  for (const char* id : {"latency", "libraries", "processes", "parts", "ratios", "figures"})
-    EXPECT_THAT(drawn.out, HasSubstr("id=\"" + std::string(id) + "\""));
-  EXPECT_EQ(count(drawn.out, "class=\"computed\""), 1U) << "stock at 1 ms is hollow";
-  EXPECT_EQ(count(drawn.out, "class=\"measured\"") > 10, true);
-  EXPECT_THAT(drawn.out, HasSubstr("a&lt;b"));
-  EXPECT_THAT(drawn.out, HasSubstr("Spindle: not here"));
+  if (browser().empty()) HEDDLE_SKIP("no chromium installed: the page was not drawn by a browser");
+  const auto dom = drawn(file);
+  for (const char* id :
+       {"latency", "cold-none", "libraries", "processes", "parts", "ratios", "figures"})
+    EXPECT_THAT(dom, HasSubstr("id=\"" + std::string(id) + "\""));
+  EXPECT_EQ(count(dom, "class=\"computed\""), 2U) << "stock at 1 ms, and of 500, is hollow";
+  EXPECT_EQ(count(dom, "class=\"measured\"") > 10, true);
+  EXPECT_THAT(dom, HasSubstr("a&lt;b"));
+  EXPECT_THAT(dom, HasSubstr("Spindle: not here"));
+  EXPECT_THAT(dom, HasSubstr("failed: cold.9: broken"));
+  EXPECT_THAT(dom, HasSubstr("cold.none.500.200us: heddle / stock (computed)"));
+}
+
+TEST_F(BenchPage, words_in_plots_are_legible) {
+  if (browser().empty()) HEDDLE_SKIP("no chromium installed: the page was not drawn by a browser");
+  const auto legible = ::testing::ContainsRegex("^[0-9]+ texts, illegible: \\.$");
+  const auto file = dir_ / "index.html";
+  ASSERT_EQ(page({source("bench/reference"), file}).status, 0);
+  EXPECT_THAT(illegible(file), legible);
+  // All ways end in two places, at the top and at the bottom.
+  json samples;
+  for (const int delay : {0, 50, 200, 1000})
+    for (const char* way : {"stock", "LD_LIBRARY_PATH", "one directory", "absolute", "tar",
+                            "copper (emulated)", "heddle", "bundle", "spindle"})
+      samples[fmt::format("cold.server.200.{}us", delay)][way] = {
+          std::string(way).find('o') == 2 ? 1001 + delay : 100};
+  write_run("runs", "cold", samples);
+  ASSERT_EQ(page({dir_ / "runs", file}).status, 0);
+  EXPECT_THAT(illegible(file), legible);
+  // The measurement itself.
+  write_text_file(file,
+                  "<html><body><svg width=\"200\" height=\"60\"><text x=\"9\" y=\"20\">one</text>"
+                  "<text x=\"12\" y=\"22\">two</text><text x=\"190\" y=\"50\">three</text></svg>"
+                  "</body></html>");
+  EXPECT_THAT(illegible(file), HasSubstr("3 texts, illegible: one lies on two; cut: three."));
 }
 
 TEST_F(BenchPage, alarms_where_the_whole_interval_is_above_three_percent) {
@@ -130,18 +199,66 @@ TEST_F(BenchPage, cold_bench_measures_each_way_and_names_what_is_absent) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   const auto done =
       run({HEDDLE_COLD_BENCH, "--stage", std::getenv("HEDDLE_STAGE"), "--work", dir_.path(),
-           "--libraries", "20", "--delays", "0,100", "--rounds", "1", "--json", dir_ / "cold.json"},
+           "--libraries", "10,20", "--delays", "0,100", "--presets", "server,none", "--programs",
+           "modules,large,tls", "--rounds", "1", "--json", dir_ / "cold.json"},
           {.env = {"TMPDIR=" + dir_.path(), "HOME=" + dir_.path()},
            .deadline = std::chrono::minutes(3)});
   ASSERT_EQ(done.status, 0) << done.out << done.err;
   const auto result = json::parse(value_or_throw(read_file(dir_ / "cold.json")));
-  EXPECT_EQ(result.at("samples_ms").at("cold.20.100us").size(), 8U);
+  const auto& samples = result.at("samples_ms");
+  EXPECT_EQ(samples.at("cold.server.20.100us").size(), 8U);
+  EXPECT_EQ(samples.at("cold.none.10.200us").size(), 6U);
+  EXPECT_EQ(samples.at("cold.none.20.200us").size(), 6U);
+  EXPECT_EQ(samples.at("cold.program.modules").size(), 3U);
+  EXPECT_THAT(result.at("failed"), ::testing::IsEmpty());
   EXPECT_THAT(result.at("absent").at(0).get<std::string>(), HasSubstr("Spindle"));
   std::map<std::string, double> figures;
   for (const auto& figure : result.at("figures")) figures[figure.at("name")] = figure.at("value");
-  EXPECT_GT(figures.at("cold.20.100us.stock.operations"), 200);
-  EXPECT_LT(figures.at("cold.20.100us.bundle.operations"), 50);
+  EXPECT_GT(figures.at("cold.server.20.100us.stock.operations"), 200);
+  EXPECT_LT(figures.at("cold.server.20.100us.bundle.operations"), 50);
+  EXPECT_GT(figures.at("cold.program.modules.stock.operations"), 100);
+  EXPECT_LT(figures.at("cold.program.modules.bundle.operations"), 50);
   EXPECT_EQ(mounts_with(dir_.path()), 0U);
+}
+
+TEST_F(BenchPage, cases_that_fail_or_come_too_late_leave_the_others_measured) {
+  HEDDLE_STAGED(fs_gen, "fs-gen");
+  const auto bench = [&](const Strings& options) {
+    return run(Strings{HEDDLE_COLD_BENCH, "--stage", std::getenv("HEDDLE_STAGE"), "--work",
+                       dir_.path(), "--libraries", "10", "--delays", "0", "--presets", "server",
+                       "--rounds", "1", "--json", dir_ / "cold.json"} +
+                   options,
+               {.env = {"TMPDIR=" + dir_.path(), "HOME=" + dir_.path()},
+                .deadline = std::chrono::minutes(3)});
+  };
+  const auto done = bench({"--programs", "unknown,tls"});
+  EXPECT_EQ(done.status, 3) << done.out;
+  auto result = json::parse(value_or_throw(read_file(dir_ / "cold.json")));
+  EXPECT_EQ(result.at("failed").size(), 1U);
+  EXPECT_THAT(result.at("failed").at(0).get<std::string>(), StartsWith("cold.program.unknown: "));
+  EXPECT_TRUE(result.at("samples_ms").contains("cold.server.10.0us"));
+  EXPECT_TRUE(result.at("samples_ms").contains("cold.program.tls"));
+  EXPECT_GT(result.at("seconds").at("cold.program.tls"), 0);
+
+  EXPECT_EQ(bench({"--limit", "0"}).status, 0);
+  result = json::parse(value_or_throw(read_file(dir_ / "cold.json")));
+  EXPECT_TRUE(result.at("samples_ms").empty());
+  EXPECT_THAT(result.at("absent").dump(), HasSubstr("the bench's time was over"));
+}
+
+TEST(BenchTiming, a_case_whose_time_is_over_ends_its_processes_and_takes_no_further_samples) {
+  bench::begin_case(std::chrono::seconds(-3600));
+  EXPECT_THROW(bench::run_ms({{"sleep", "600"}}), Error);
+  std::vector<bench::Variant> variants = {{"one", [] { return 1.0; }}};
+  bench::interleave(variants, 5);
+  EXPECT_EQ(variants[0].samples.size(), 1U);
+  bench::begin_case(std::chrono::hours(1));
+  EXPECT_GT(bench::run_ms({{"true"}}, 3), 0);
+  EXPECT_THROW(bench::run_ms({{"false"}}), Error);
+  variants = {{"quick", [] { return 1.0; }}, {"slow", [] { return 5000.0; }}};
+  bench::interleave(variants, 5);
+  EXPECT_EQ(variants[0].samples.size(), 5U);
+  EXPECT_EQ(variants[1].samples.size(), 2U) << "ten of twelve seconds";
 }
 
 }  // namespace

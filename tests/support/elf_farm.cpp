@@ -16,6 +16,7 @@
 #include <functional>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "base/result.hpp"
@@ -108,6 +109,19 @@ std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options) {
     case FarmShape::tree:
       for (std::size_t i = 0; i < n; ++i) edges[i < 2 ? n : (i - 2) / 2].push_back(i);
       break;
+    case FarmShape::modules: {
+      std::mt19937_64 random(1);
+      const std::size_t utilities = n / 3;
+      for (std::size_t i = utilities; i < n; ++i) {
+        program.push_back(i);
+        std::set<std::size_t> needs;
+        if (utilities > 0) needs.insert(i % utilities);  // so that none is left out
+        while (needs.size() < std::min<std::size_t>(10, utilities))
+          needs.insert(random() % utilities);
+        edges[i].assign(needs.begin(), needs.end());
+      }
+      break;
+    }
     case FarmShape::random: {
       std::mt19937_64 random(1);
       // Every library has a parent before it: all are reached, without loops.
@@ -144,7 +158,7 @@ class Builder {
     const std::size_t n = options_.libraries;
     write_text_file(work("exports"), "{ local: farm_value; };\n");
     in_parallel(n, [&](std::size_t i) {
-      assemble(numbered(i, ".o"), table(edges_[i], options_.first_number + i));
+      assemble(numbered(i, ".o"), table(edges_[i], options_.first_number + i) + filling());
       const bool absolute = options_.tag == FarmTag::absolute;
       link_library(i, work(farm_.sonames[i]), absolute ? farm_.libraries[i] : farm_.sonames[i], {});
     });
@@ -194,6 +208,20 @@ class Builder {
         "farm_need_count, farm_needs\nfarm_number:\n .8byte {}\nfarm_need_count:\n .8byte {}\n"
         "farm_needs:\n{} .8byte 0\n .section .note.GNU-stack,\"\",%progbits\n",
         number, needs.size(), pointers);
+  }
+
+  /// What makes a library larger, and is never used.
+  std::string filling() const {
+    std::string out;
+    if (options_.text > 0) out += fmt::format(" .text\n .skip {}, 0x90\n", options_.text);
+    if (options_.relocations > 0)
+      out += fmt::format(
+          " .section .data.rel.ro,\"aw\",%progbits\n .rept {}\n .8byte farm_number\n .endr\n",
+          options_.relocations);
+    if (options_.thread_local_bytes > 0)
+      out += fmt::format(" .section .tdata,\"awT\",%progbits\n .skip {}\n",
+                         options_.thread_local_bytes);
+    return out;
   }
 
   void add_needs(std::vector<std::string>& argv, const std::vector<std::size_t>& needs,

@@ -12,6 +12,9 @@ enum class FarmShape : std::uint8_t {
   chain,   ///< the program needs the first, each needs the next
   tree,    ///< the program needs two, each needs two more
   random,  ///< a connected graph without loops, one to four dependencies each
+  /// As in Pynamic (LLNL): the program needs two thirds of them, its modules, and each of these ten
+  /// of the rest, the utilities.
+  modules,
 };
 
 enum class FarmTag : std::uint8_t {
@@ -29,6 +32,9 @@ struct FarmOptions {
   std::uint64_t first_number = 1;
   bool odd_names = false;     ///< directories hold spaces, tabs, newlines and UTF-8
   bool dlopen_roots = false;  ///< the program dlopens its libraries by soname instead
+  /// Each library's bytes of text, and relative relocations (32 bytes of the file each).
+  std::size_t text = 0, relocations = 0;
+  std::size_t thread_local_bytes = 0;  ///< each library's
 };
 
 /// A program and N libraries in N directories, so that ld.so probes about N*N/2 paths. Each
