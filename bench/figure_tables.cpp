@@ -24,6 +24,7 @@ struct Row {
 };
 constexpr const char* kFaster = "{:.1f} times as fast";
 constexpr const char* kTime = "{:.2f} x its time";
+constexpr const char* kSeconds = "{:.2f} s";
 constexpr const char* kAdded = "{:.2f} x what strace adds";
 
 const std::map<std::string, std::vector<Row>> kTables = {
@@ -45,6 +46,15 @@ const std::map<std::string, std::vector<Row>> kTables = {
       {"start", "resolve.star.500.cold_to_ldd",
        "resolving 500 libraries for the first time, against ldd", kTime},
       {"start", "resolve.star.500.warm_to_ldd", "resolving them again, against ldd", kTime}}},
+    {"cold",
+     {{"cold", "cold.server.500.200us.stock.seconds",
+       "500 libraries by RPATH, the node keeps positive answers for a second", kSeconds},
+      {"cold", "cold.server.500.200us.heddle.seconds", "the same, with heddle", kSeconds},
+      {"cold", "cold.server.500.200us.bundle.seconds", "the same, from a bundle", kSeconds},
+      {"cold", "cold.none.500.200us.stock.seconds", "500 libraries, the node keeps nothing",
+       kSeconds},
+      {"cold", "cold.none.500.200us.heddle.seconds", "the same, with heddle", kSeconds},
+      {"cold", "cold.none.500.200us.bundle.seconds", "the same, from a bundle", kSeconds}}},
     {"supervision",
      {{"supervision", "supervision.start.500.to_unsupervised",
        "a start, against a mount whose daemon has no supervisor", kTime},
@@ -59,6 +69,19 @@ const std::map<std::string, std::vector<Row>> kTables = {
      {{"record", "record.rpath_500.pinned.added_to_strace_added",
        "start of 500 libraries by RPATH, pinned to one core", kAdded},
       {"record", "record.rpath_500.free.added_to_strace_added", "the same, not pinned", kAdded},
+      {"record", "record.rpath_500.pinned.empty_added_to_strace_added",
+       "pinned, an empty FUSE passthrough", kAdded},
+      {"record", "record.git_status.pinned.added_to_strace_added",
+       "`git status` of 8,500 files, pinned", kAdded},
+      {"record", "record.git_status.pinned.empty_added_to_strace_added",
+       "the same, an empty FUSE passthrough", kAdded},
+      {"record", "record.scipy.pinned.added_to_strace_added", "python3, import scipy.stats, pinned",
+       kAdded},
+      {"record", "record.scipy.pinned.empty_added_to_strace_added",
+       "the same, an empty FUSE passthrough", kAdded},
+      {"record", "record.find.pinned.added_to_strace_added", "find /usr, pinned", kAdded},
+      {"record", "record.find.pinned.empty_added_to_strace_added",
+       "the same, an empty FUSE passthrough", kAdded},
       {"record", "record.numpy.free.added_to_strace_added", "python3, import numpy", kAdded},
       {"record", "record.build.free.added_to_strace_added", "a C project built", kAdded}}},
     {"diff",

@@ -9,6 +9,7 @@
 
 #include "bench/figure_tables.hpp"
 #include "tests/docs/help_text.hpp"
+#include "tests/support/elf_farm.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
@@ -159,6 +160,35 @@ TEST(DocsReport, describes_every_key_of_fs_gens_report) {
   const auto report = nlohmann::json::parse(text_of(dir / "report"));
   EXPECT_GT(report.size(), 8U);
   for (const auto& [key, value] : report.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
+}
+
+TEST(DocsReadme, is_short_and_shows_what_fs_gen_prints) {
+  HEDDLE_STAGED(fs_gen, "fs-gen");
+  const auto readme = text_of(source("README.md"));
+  EXPECT_LE(lines_of(readme).size(), 150U);
+  const TestDir dir;
+  const auto farm = ElfFarm::build(dir.path(), {.libraries = 500});
+  const auto done = run({fs_gen, "--via", "direct", "./app"},
+                        {.env = {"XDG_CACHE_HOME=" + dir / "cache"}, .cwd = dir.path()});
+  ASSERT_EQ(done.status, 0) << done.err;
+  const std::regex probes("failed probes +([0-9,]+) without heddle");
+  const auto number_in = [&](const std::string& text) {
+    std::smatch found;
+    if (!std::regex_search(text, found, probes)) return 0;
+    auto digits = found.str(1);
+    std::erase(digits, ',');
+    return std::stoi(digits);
+  };
+  // How many directories ld.so has for this CPU differs: up to a tenth of all.
+  EXPECT_GT(number_in(readme), 500 * 499 / 2);
+  EXPECT_NEAR(number_in(readme), number_in(done.err), number_in(readme) / 10.0) << done.err;
+  int compared = 0;
+  for (const auto& line : lines_of(done.out + done.err))
+    if (line.starts_with("farm checksum") || line.starts_with("fs-gen: ")) {
+      EXPECT_THAT(readme, HasSubstr("    " + line + "\n"));
+      ++compared;
+    }
+  EXPECT_EQ(compared, 2) << done.err;
 }
 
 std::vector<fs::path> pages() {
