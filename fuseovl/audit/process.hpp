@@ -85,6 +85,7 @@ class TlsGuard {
 
  private:
   unsigned long needed_ = 0;
+  unsigned long blocks_ = 0;
   unsigned long limit_ = 0;
   unsigned long optional_ = 0;
   unsigned long namespaces_ = tls::kDefaultNamespaces;

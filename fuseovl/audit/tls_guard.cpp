@@ -138,6 +138,7 @@ TlsGuard::Fit TlsGuard::fit(const TlsNeed& need) const {
 TlsGuard::Fit TlsGuard::take(const link_map& map) {
   const TlsSegment segment = tls_of(map, page_size_);
   needed_ += tls::block_cost(segment.size, segment.align);
+  if (segment.size != 0 && ++blocks_ > tls::kMostBlocks) return Fit::never;
   // An over-aligned block is harmless while it is reached by __tls_get_addr only. Which block a
   // relocation reaches is not resolved: any uncertainty starts the program without this library.
   const bool wide = segment.size != 0 && segment.align > area_align_;

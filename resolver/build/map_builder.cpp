@@ -311,6 +311,10 @@ class MapBuilder {
       result_.notes.push_back(escape_for_terminal(root.path) +
                               ": a library's thread-local data is aligned more than an audited "
                               "program allows (fs-gen --loader env)");
+    if (tls.too_many)
+      result_.notes.push_back(escape_for_terminal(root.path) +
+                              ": more libraries have thread-local data than an audited program "
+                              "can have (fs-gen --loader env)");
     for (const auto& missing : closure.missing) {
       program.missing.push_back(missing.name);
       result_.missing.push_back(

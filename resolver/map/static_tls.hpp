@@ -25,6 +25,7 @@ struct StaticTlsNeed {
   /// A library with initial-exec TLS is aligned more than the static area is (kAreaAlign, or the
   /// program's own alignment): no tunable makes it load under any auditor. Use `--loader env`.
   bool over_aligned = false;
+  bool too_many = false;  ///< more than tls::kMostBlocks: it starts without the audit library
 };
 
 /// For a program whose own PT_TLS is aligned to `program_align` (0: it has none).
@@ -33,11 +34,13 @@ inline StaticTlsNeed static_tls_need(const std::vector<TlsBlock>& libraries,
   // _dl_determine_tlsoffset takes the maximum.
   const std::uint64_t area_align = std::max(tls::kAreaAlign, program_align);
   StaticTlsNeed out;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, blocks = 0;
   for (const TlsBlock& block : libraries) {
+    blocks += block.size != 0;
     bytes += tls::block_cost(block.size, block.align);
     out.over_aligned |= block.static_tls && block.size != 0 && block.align > area_align;
   }
+  out.too_many = blocks > tls::kMostBlocks;
   const std::uint64_t optional = tls::optional_for(bytes);
   if (optional > tls::kDefaultOptional) out.optional_static_tls = optional;
   return out;

@@ -30,6 +30,12 @@ inline constexpr char kOptionalName[] = "glibc.rtld.optional_static_tls";
 inline constexpr char kNamespacesName[] = "glibc.rtld.nns";
 inline constexpr char kHwcapsName[] = "glibc.cpu.hwcaps";
 
+/// The most libraries with TLS, libc too, of a start under an auditor. glibc then makes its list of
+/// modules before it maps them, with TLS_SLOTINFO_SURPLUS (62) places to spare; more it adds out of
+/// order, and ends the program by a failed assertion (dl-tls.c, _dl_add_to_slotinfo). Another
+/// auditor's own libraries take places too.
+inline constexpr std::uint64_t kMostBlocks = 60;
+
 constexpr std::uint64_t surplus(std::uint64_t namespaces, std::uint64_t optional) {
   return (namespaces - 1) * 144 + namespaces * 144 + optional + 144;
 }

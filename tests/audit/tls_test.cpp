@@ -145,6 +145,24 @@ TEST_F(AuditTls, unmapped_program_with_many_tls_libraries_starts) {
   EXPECT_EQ(world.counters().unguided_processes, 1u);
 }
 
+TEST_F(AuditTls, program_with_more_tls_libraries_than_an_auditor_allows_starts) {
+  // Under any auditor glibc ends those of 63 and libc.
+  for (const std::size_t libraries : {58, 63, 64})
+    for (const bool is_mapped : {true, false}) {
+      const auto farm = ElfFarm::build(dir_ / ("farm" + std::to_string(libraries)),
+                                       {.libraries = libraries, .thread_local_bytes = 16});
+      GuidedWorld world(dir_ / ("world" + std::to_string(libraries) + (is_mapped ? "m" : "")));
+      world.add_program(is_mapped ? farm.program : "/bin/true");
+      world.publish();
+      const auto ran = world.run({farm.program});
+      EXPECT_EQ(ran.out, farm.output) << libraries << ran.err;
+      EXPECT_EQ(ran.status, 0);
+      if (is_mapped) {
+        EXPECT_EQ(world.counters().left, libraries > 60 ? 1U : 0U) << libraries;
+      }
+    }
+}
+
 /// What a program that no map knows does: as natively, but for one exec where its TLS is large.
 class UnmappedChild : public AuditTls {
  protected:
