@@ -29,6 +29,14 @@ TEST(StaticTls, merging_keeps_the_user_s_tunables) {
   EXPECT_EQ(merge_tunables(ours + "99999999999999999999999", 1), ours + "18446744073709551615");
 }
 
+TEST(StaticTls, more_blocks_than_glibc_has_places_for_are_too_many) {
+  std::vector<TlsBlock> blocks(tls::kMostBlocks, TlsBlock{8, 8, false});
+  blocks.push_back({0, 1, false});  // no TLS
+  EXPECT_FALSE(static_tls_need(blocks).too_many);
+  blocks.push_back({8, 8, false});
+  EXPECT_TRUE(static_tls_need(blocks).too_many);
+}
+
 TEST(StaticTls, settings_are_read_as_glibc_reads_them) {
   const auto read = [](const std::string& text) {
     return tls::read_settings(text.data(), text.size());
