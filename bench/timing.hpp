@@ -28,6 +28,7 @@ double time_ms(const std::function<void()>& work);
 
 double median(std::vector<double> values);
 
+/// What the samples of one variant of a case take together at most, but for the first.
 constexpr double kSecondsOfSamples = 12;
 
 /// One way of doing the same thing.
