@@ -166,7 +166,7 @@ TEST_F(Pmix, program_that_is_no_pmix_launcher_is_ended) {
 
 TEST_F(Pmix, launcher_that_dies_while_it_waits_is_reported_as_by_the_shell) {
   const auto result =
-      sh("$FS_LAUNCH pmix run --before 'kill -9 $(pgrep -P $PPID -f launch.-n)' $FS_LAUNCH pmix "
+      sh("$FS_LAUNCH pmix run --before 'kill -9 $(pgrep -P $PPID -f [l]aunch.-n)' $FS_LAUNCH pmix "
          "launch -n 1 touch started; echo $?");
   EXPECT_EQ(result.out, "137\n") << result.err;
   EXPECT_FALSE(fs::exists(dir_ / "started"));
@@ -265,7 +265,7 @@ TEST_F(Pmix, other_user_gets_no_answer_and_the_job_goes_on) {
 TEST_F(Pmix, stranger_at_the_tools_port_does_not_end_the_job) {
   const auto result =
       sh("$FS_LAUNCH pmix run --before 'uri=$(tr \"\\0\" \"\\n\" < /proc/$(pgrep -P $PPID -f "
-         "launch.-n)/environ | "
+         "[l]aunch.-n)/environ | "
          "sed -n s/^PMIX_LAUNCHER_RNDZ_URI=//p); $FS_LAUNCH pmix query --timeout 2 \"$uri\"; "
          "setpriv --reuid=65534 --regid=65534 --clear-groups $FS_LAUNCH pmix query --timeout 2 "
          "\"$uri\"; true' "
