@@ -186,13 +186,14 @@ class Search {
   void node() {
     struct Host {
       std::string name;
-      double time = 0, cpu = 0, waiting = 0;  ///< of a process, in the mean
+      double time = 0, cpu = 0;  ///< of a process, in the mean
+      double processes = 0;
     };
     const auto hosts_of = [&](const std::string& jobs) {
       std::vector<Host> hosts;
       db_.each(
-          "SELECT o.host, AVG(p.finish - p.start), AVG(p.cpu_time), AVG(p.time_waiting) FROM "
-          "t_process p JOIN t_node o ON "
+          "SELECT o.host, AVG(p.finish - p.start), AVG(p.cpu_time), COUNT(*) "
+          "FROM t_process p JOIN t_node o ON "
           "o.id = p.node_id WHERE p.job_id IN (" +
               jobs + ") GROUP BY p.job_id, o.host ORDER BY o.host",
           {}, [&](Row& row) {
@@ -203,6 +204,7 @@ class Search {
     };
     const auto own = hosts_of(id_);
     const auto others = hosts_of(others_);
+    const Compared duration = compare("duration");
     double worst = 0;
     std::string name, what;
     for (const Host& host : own) {
@@ -219,7 +221,10 @@ class Search {
         for (const Host& other : own)
           if (&other != &host) beside.push_back(other.*member);
         const double least = beside.empty() ? median : std::max(median, median_of(beside));
-        if (score > kUnusual && host.*member > 1.25 * least && score > worst) {
+        // What all processes lost there; less makes no job slow.
+        const double lost = (host.*member - least) * host.processes;
+        if (score > kUnusual && host.*member > 1.25 * least &&
+            lost > kLeastDeviation * duration.value && score > worst) {
           worst = score;
           name = host.name;
           what = fmt::format("{} {:.2f} times as long as usual", words,
@@ -229,7 +234,6 @@ class Search {
       judge(&Host::time, "its processes took");
       judge(&Host::cpu, "its processes computed");
     }
-    const Compared duration = compare("duration");
     if (!name.empty() &&
         (own.size() > 1 || duration.above(1.15) || compare("cpu_time").above(1.15)))
       add("node", name, fmt::format("{} was slow: {}, with the same work", name, what),

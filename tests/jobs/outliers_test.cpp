@@ -121,6 +121,30 @@ TEST_F(Outliers, jobs_are_compared_with_each_other_or_with_a_model) {
   EXPECT_THAT(out({"rca", "4", "--model", "sane"}), HasSubstr("lookups: "));
 }
 
+TEST_F(Outliers, a_node_that_costs_no_time_is_not_named) {
+  // Milliseconds of processor time that a busy host adds to one job of 2 s.
+  for (const auto& [usual, own] : {std::pair{3'000, 6'000}, std::pair{300'000, 600'000}}) {
+    Strings files;
+    const std::string prefix = usual < 10'000 ? "short" : "long";
+    for (int i = 0; i < 8; ++i)
+      for (const std::string host : {"n1", "n2"}) {
+        FakeJob job{.id = prefix + std::to_string(i),
+                    .host = host,
+                    .name = prefix,
+                    .start = kStart + i * 5'000'000LL,
+                    .hosts = {"n1", "n2"}};
+        job.processes[0].usertime = i == 3 && host == "n1" ? own : usual;
+        files.push_back(write_archive(job, dir_ / (job.id + host + ".tgz")));
+      }
+    out(Strings{"submit"} + files);
+    const auto found = Json::parse(out({"rca", prefix + "3", "--json"}))["causes"];
+    EXPECT_EQ(found.size(), usual < 10'000 ? 0U : 1U) << found;
+    if (!found.empty()) {
+      EXPECT_EQ(found[0]["subject"], "n1");
+    }
+  }
+}
+
 TEST_F(Outliers, page_is_drawn_by_a_browser_and_loads_nothing) {
   FakeJob evil{.id = "<script>alert(1)</script>", .name = "</svg><b id=\"evil\">"};
   evil.processes[0].finish = 1'900'000;
