@@ -95,13 +95,14 @@ Tables tables(const nlohmann::json& job, const Collated& collated, Layout layout
     }
     to += '\n';
   }
-  out.libraries = "set\tname\tpath\tfailed\n";
+  out.libraries = "set\tname\tpath\tfailed\tsize\n";
   std::size_t set = 0;
   for (const auto& libraries : collated.libraries) {
     ++set;
     for (const auto& library : libraries)
-      out.libraries += fmt::format("{}\t{}\t{}\t{}\n", set, escape_for_terminal(library.name),
-                                   escape_for_terminal(library.path), text_of(library.failed));
+      out.libraries += fmt::format("{}\t{}\t{}\t{}\t{}\n", set, escape_for_terminal(library.name),
+                                   escape_for_terminal(library.path), text_of(library.failed),
+                                   text_of(library.size));
   }
   return out;
 }

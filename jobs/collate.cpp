@@ -2,6 +2,7 @@
 #include "jobs/collate.hpp"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -212,6 +213,7 @@ class Reader {
       if (image.begun || image.reaped) order.push_back(&image);
     std::ranges::stable_sort(order, {}, &Image::start);
     for (const auto* image : order) add_row(*image);
+    add_sizes();
     return std::move(out_);
   }
 
@@ -539,6 +541,19 @@ class Reader {
       row.libraries = static_cast<std::int64_t>(at->second);
     }
     out_.processes.push_back(std::move(row));
+  }
+
+  void add_sizes() {
+    std::unordered_map<std::string, Number> known;
+    for (auto& set : out_.libraries)
+      for (auto& library : set) {
+        const auto [at, is_new] = known.try_emplace(library.path);
+        struct stat st {};
+        if (is_new && library.path.starts_with('/') && ::stat(library.path.c_str(), &st) == 0 &&
+            S_ISREG(st.st_mode))
+          at->second = st.st_size;
+        library.size = at->second;
+      }
   }
 
   struct Hash {

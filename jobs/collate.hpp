@@ -41,6 +41,7 @@ struct ProcessRow {
 struct Library {
   std::string name, path;
   Number failed;
+  Number size = {};  ///< of the file, now
   auto operator<=>(const Library&) const = default;
 };
 

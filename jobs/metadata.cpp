@@ -327,7 +327,7 @@ std::vector<std::string> expand_hosts(const std::string& list) {
 
 json begin_metadata(const std::string& jobid) {
   json job;
-  job["heddle_job"] = 1;
+  job["heddle_job"] = 2;
   job["jobid"] = jobid;
   job["cluster"] = to_json_text(variable("SLURM_CLUSTER_NAME"));
   job["host"] = host_name();

@@ -34,7 +34,7 @@ _fs_job() {
     stage) ((COMP_CWORD < 2)) || words='-h --help --jobid --to --epmt --left' ;;
     start) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --annotate -e --error' ;;
     stop) ((COMP_CWORD < 2)) || words='-h --help --jobid --exit -e --error' ;;
-    submit) ((COMP_CWORD < 2)) || words='-h --help --db -e --error -r --remove -n --dry-run -m --move-failed' ;;
+    submit) ((COMP_CWORD < 2)) || words='-h --help --db -e --error -r --remove -n --dry-run -m --move-failed --trace' ;;
     tag) ((COMP_CWORD < 2)) || words='-h --help --db --replace' ;;
     top) ((COMP_CWORD < 2)) || words='-h --help --db --tag --host --user --name --before --after --when --incomplete --order --limit --offset --format --by -N --count' ;;
     watch) ((COMP_CWORD < 2)) || words='-h --help --interval --count --rows' ;;

@@ -41,7 +41,7 @@ struct Process {
 struct Library {
   std::int64_t set = 0;
   std::string_view name, path;
-  Count failed;
+  Count failed, size;
 };
 
 struct Archive {

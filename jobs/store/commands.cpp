@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 struct SubmitOptions {
   std::vector<std::string> archives;
-  std::string failed_dir;
+  std::string failed_dir, trace;
   bool strict = false, remove = false, dry_run = false;
 };
 
@@ -53,6 +53,17 @@ int submit_one(Database* database, const std::string& path, const SubmitOptions&
   return stored || !o.strict ? exit_done : exit_no;
 }
 
+/// Joins a trace with the job that is named instead of an archive.
+int join_trace(Database& database, const SubmitOptions& o) {
+  const std::string& job = o.archives.at(0);
+  const auto joined = submit_trace(database, find_job(database, job), o.trace);
+  print(fmt::format("{}: {} files of {} processes\n", escape_for_terminal(job), joined.files,
+                    joined.processes));
+  if (joined.unknown > 0)
+    warn(fmt::format("{}: {} events are of no process of the job", o.trace, joined.unknown));
+  return exit_done;
+}
+
 int submit_command(int argc, char** argv) {
   SubmitOptions o;
   return store_command(
@@ -67,9 +78,20 @@ int submit_command(int argc, char** argv) {
         app.add_flag("-n,--dry-run", o.dry_run, "Read and check only");
         app.add_option("-m,--move-failed", o.failed_dir, "Move archives that are refused to DIR")
             ->type_name("DIR");
+        app.add_option("--trace", o.trace,
+                       "Add the files in this trace of fs-record to the job ARCHIVE")
+            ->type_name("FILE")
+            ->excludes("-e")
+            ->excludes("-r")
+            ->excludes("-n")
+            ->excludes("-m");
       },
       [&](const std::string& url) {
         const auto database = o.dry_run ? nullptr : open_store(url, true);
+        if (!o.trace.empty()) {
+          if (o.archives.size() != 1) return usage_error("fs-job submit", "--trace takes one job");
+          return join_trace(*database, o);
+        }
         int worst = exit_done;
         for (const std::string& path : o.archives) {
           try {

@@ -5,6 +5,8 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "base/result.hpp"
@@ -13,7 +15,8 @@ namespace heddle::jobs::store {
 namespace {
 
 // Tables begin with t_ and may change with the version; the views are the stable schema of
-// docs/jobs.md. @ID@, @TAGS@ and @VIEW@ differ between the databases.
+// docs/jobs.md. @ID@, @TAGS@ and @VIEW@ differ between the databases. A new store is made of schema
+// 1 and all changes, so that it is what migrating makes of an old one.
 constexpr const char* kTables = R"(
 CREATE TABLE t_job (
   id @ID@, username TEXT NOT NULL, cluster TEXT NOT NULL, jobid TEXT NOT NULL,
@@ -55,7 +58,17 @@ CREATE TABLE t_model_job (
 CREATE INDEX model_of_job ON t_model_job (job_id);
 CREATE TABLE t_version (version BIGINT NOT NULL);
 INSERT INTO t_version VALUES (1);
+)";
 
+constexpr std::array<const char*, kSchemaVersion - 1> kChanges = {R"(
+ALTER TABLE t_library ADD COLUMN size BIGINT;
+CREATE TABLE t_file (
+  job_id BIGINT NOT NULL REFERENCES t_job ON DELETE CASCADE, node_id BIGINT NOT NULL,
+  n BIGINT NOT NULL, position BIGINT NOT NULL, path TEXT, opens BIGINT, failed BIGINT,
+  bytes_read BIGINT, bytes_written BIGINT, PRIMARY KEY (job_id, node_id, n, position));
+)"};
+
+constexpr const char* kViews = R"(
 CREATE VIEW jobs @VIEW@ AS SELECT id, username, cluster, jobid, restart, jobname, start, finish,
   finish - start AS duration, submitted, exitcode, exitsignal, ranks, complete, num_hosts,
   num_procs, num_threads, cpu_time, @NAMES@, @TOTALNAMES@,
@@ -70,8 +83,10 @@ CREATE VIEW processes @VIEW@ AS SELECT p.job_id, p.node_id, o.host, p.n, p.paren
   p.library_set, p.cpu_time, p.inclusive_cpu_time, @P.NAMES@, p.more
   FROM t_process p JOIN t_node o ON o.id = p.node_id;
 CREATE VIEW threads @VIEW@ AS SELECT job_id, node_id, n, thread, tid, @NAMES@, more FROM t_thread;
-CREATE VIEW libraries @VIEW@ AS SELECT job_id, node_id, library_set, position, name, path, failed
-  FROM t_library;
+CREATE VIEW libraries @VIEW@ AS SELECT job_id, node_id, library_set, position, name, path, failed,
+  size FROM t_library;
+CREATE VIEW files @VIEW@ AS SELECT job_id, node_id, n, position, path, opens, failed, bytes_read,
+  bytes_written FROM t_file;
 CREATE VIEW tags @VIEW@ AS SELECT job_id, annotation, name, value FROM t_tag;
 CREATE VIEW models @VIEW@ AS SELECT id, username, name, created, content FROM t_model;
 )";
@@ -96,6 +111,8 @@ BEGIN
   FOR it IN SELECT table_name AS name FROM information_schema.tables
       WHERE table_schema = 'fs_job' AND table_type = 'BASE TABLE' AND table_name <> 't_version' LOOP
     EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', it.name);
+    EXECUTE format('DROP POLICY IF EXISTS reading ON %I', it.name);
+    EXECUTE format('DROP POLICY IF EXISTS own ON %I', it.name);
     EXECUTE format('CREATE POLICY reading ON %I FOR SELECT TO fs_job_reader USING (true)', it.name);
     EXECUTE format('CREATE POLICY own ON %I USING (%s)', it.name, CASE
       WHEN it.name IN ('t_job', 't_model') THEN 'username = current_user'
@@ -189,8 +206,17 @@ int migrate(Database& database) {
     database.script("CREATE SCHEMA IF NOT EXISTS fs_job");
   }
   const int version = version_of(database);
-  if (version == 0) {
-    std::string sql = kTables;
+  if (version < kSchemaVersion) {
+    std::string sql = version == 0 ? kTables : "";
+    for (auto from = std::max(version, 1); from < kSchemaVersion; ++from)
+      sql += kChanges.at(from - 1);
+    sql += fmt::format("UPDATE t_version SET version = {};\n", kSchemaVersion);
+    // Views of others may be made of these.
+    if (!postgres)
+      for (const char* view :
+           {"jobs", "hosts", "processes", "threads", "libraries", "files", "tags", "models"})
+        sql += fmt::format("DROP VIEW IF EXISTS {};\n", view);
+    sql += replaced(kViews, "CREATE VIEW", postgres ? "CREATE OR REPLACE VIEW" : "CREATE VIEW");
     for (const auto& [what, by] : std::vector<std::pair<std::string, std::string>>{
              {"@ID@",
               postgres ? "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY" : "INTEGER PRIMARY KEY"},

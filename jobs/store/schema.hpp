@@ -11,7 +11,7 @@
 
 namespace heddle::jobs::store {
 
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 enum class Total {
   sum,

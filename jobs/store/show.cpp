@@ -117,29 +117,28 @@ Printed threads_of(Database& database, std::int64_t job) {
 }
 
 Printed libraries_of(Database& database, std::int64_t job) {
-  Printed out{{"host", "exename", "processes", "name", "path", "failed"}, {}};
+  Printed out{{"host", "pid", "exename", "failed_lookups", "name", "path", "failed", "size"}, {}};
   out.rows = database.query(
-      "SELECT p.host, p.exename, p.processes, l.name, l.path, l.failed FROM (SELECT job_id, "
-      "node_id, host, exename, "
-      "library_set, COUNT(*) AS processes FROM processes WHERE job_id = ? AND library_set IS NOT "
-      "NULL "
-      "GROUP BY job_id, node_id, host, exename, library_set) p JOIN libraries l ON l.job_id = "
-      "p.job_id AND "
-      "l.node_id = p.node_id AND l.library_set = p.library_set ORDER BY p.host, p.exename, "
-      "p.library_set, l.position",
+      "SELECT p.host, p.pid, p.exename, p.failed_lookups, l.name, l.path, l.failed, l.size FROM "
+      "processes p LEFT JOIN libraries l ON l.job_id = p.job_id AND l.node_id = p.node_id AND "
+      "l.library_set = p.library_set WHERE p.job_id = ? ORDER BY p.node_id, p.n, l.position",
       {job});
   return out;
 }
 
-/// What each process asked of the file system.
+/// What each process asked of the file system, and of which files where a trace was submitted.
 Printed files_of(Database& database, std::int64_t job) {
-  Printed out{{"host", "pid", "exename", "rchar", "wchar", "syscr", "syscw", "read_bytes",
-               "write_bytes", "cancelled_write_bytes"},
-              {}};
+  Printed out{
+      {"host", "pid", "exename", "rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes",
+       "cancelled_write_bytes", "path", "opens", "failed", "bytes_read", "bytes_written"},
+      {}};
   out.rows = database.query(
-      "SELECT host, pid, exename, rchar, wchar, syscr, syscw, read_bytes, write_bytes, "
-      "cancelled_write_bytes FROM processes "
-      "WHERE job_id = ? ORDER BY COALESCE(rchar, 0) + COALESCE(wchar, 0) DESC, node_id, n",
+      "SELECT p.host, p.pid, p.exename, p.rchar, p.wchar, p.syscr, p.syscw, p.read_bytes, "
+      "p.write_bytes, p.cancelled_write_bytes, f.path, f.opens, f.failed, f.bytes_read, "
+      "f.bytes_written FROM processes p LEFT JOIN files f ON f.job_id = p.job_id AND f.node_id = "
+      "p.node_id AND f.n = p.n WHERE p.job_id = ? ORDER BY COALESCE(p.rchar, 0) + "
+      "COALESCE(p.wchar, 0) DESC, p.node_id, p.n, COALESCE(f.bytes_read, 0) + "
+      "COALESCE(f.bytes_written, 0) DESC, f.position",
       {job});
   return out;
 }
@@ -181,9 +180,12 @@ int show_command(int argc, char** argv) {
         flag("--tree", View::tree, "The processes as a tree");
         flag("--threads", View::threads, "The threads");
         flag("--libs", View::libraries,
-             "Which libraries each program had, from where, and how many paths were tried and "
-             "missed");
-        flag("--files", View::files, "What each process read and wrote, most first");
+             "Which libraries each process had, from where, how large, and how many paths were "
+             "tried "
+             "and missed");
+        flag("--files", View::files,
+             "What each process read and wrote, most first, and which files where a trace was "
+             "submitted");
         add_format(app, format);
       },
       [&](const std::string& url) {

@@ -308,7 +308,7 @@ class Submission {
 
   void add_libraries() {
     db_.insert("t_library",
-               {"job_id", "node_id", "library_set", "position", "name", "path", "failed"},
+               {"job_id", "node_id", "library_set", "position", "name", "path", "failed", "size"},
                archive_.libraries.size(), [&](std::size_t i, Row& row) {
                  const Library& l = archive_.libraries[i];
                  row = {job_,
@@ -317,7 +317,8 @@ class Submission {
                         std::int64_t(i),
                         value_of(l.name),
                         value_of(l.path),
-                        value_of(l.failed)};
+                        value_of(l.failed),
+                        value_of(l.size)};
                });
   }
 

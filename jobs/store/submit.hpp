@@ -10,4 +10,13 @@ namespace heddle::jobs::store {
 /// job's archives. False: it is in the database already, which is unchanged.
 bool submit(Database& database, Archive archive);
 
+struct JoinedTrace {
+  std::size_t files = 0, processes = 0;
+  std::uint64_t unknown = 0;  ///< events of no process of the job
+};
+/// Stores which files each process of `job` used, in one transaction, as fs-record's trace `file`
+/// has it. Every byte of it may be chosen by another user: the worst is rows of nonsense in
+/// the own job.
+JoinedTrace submit_trace(Database& database, std::int64_t job, const std::string& file);
+
 }  // namespace heddle::jobs::store

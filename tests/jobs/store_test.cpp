@@ -3,6 +3,10 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
+#include <regex>
+#include <set>
+
+#include "tests/jobs/archive_text.hpp"
 #include "tests/jobs/job_store_support.hpp"
 
 namespace heddle::test {
@@ -126,6 +130,107 @@ TEST_P(Store, tree_has_parents_depths_and_inclusive_cpu_time) {
   EXPECT_EQ(rows[2]["inclusive_cpu_time"], 5 * 500'000);
   EXPECT_EQ(Json::parse(out({"show", "1", "--threads", "--format", "json"})).size(), 8U);
   EXPECT_THAT(out({"show", "1", "--libs"}), HasSubstr("/usr/lib/libz.so.1"));
+}
+
+TEST_P(Store, libraries_are_shown_for_each_process) {
+  FakeJob job;
+  job.processes = {{.pid = 10, .failed = 7}, {.pid = 11, .start = 10, .exename = "b"}};
+  write_files(job, dir_ / "sizes");
+  write_text(dir_ / "sizes/libraries.tsv",
+             "set\tname\tpath\tfailed\tsize\n1\tlibc.so.6\t/lib/libc.so.6\t3\t4711\n"
+             "1\tlibmissing.so\t\t4\t\n");
+  out({"submit", pack(dir_ / "sizes", dir_ / "sizes.tgz")});
+  const auto rows = Json::parse(out({"show", "1", "--libs", "--format", "json"}));
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[0], Json::parse(R"({"host":"n1","pid":10,"exename":"app","failed_lookups":7,
+    "name":"libc.so.6","path":"/lib/libc.so.6","failed":3,"size":4711})"));
+  EXPECT_TRUE(rows[1]["size"].is_null());
+  EXPECT_EQ(rows[2]["pid"], 11);
+  EXPECT_EQ(rows[3]["failed"], 4);
+}
+
+TEST_P(Store, a_trace_is_joined_by_pid_program_and_time) {
+  FakeJob one;
+  one.processes = {
+      {.pid = 10, .exename = "sh"},
+      {.pid = 11, .ppid = 10, .start = 1000, .finish = 2000, .exename = "env"},
+      {.pid = 11, .ppid = 10, .generation = 1, .start = 2001, .finish = 900'000, .exename = "app"}};
+  out({"submit", archive(one)});
+  const auto trace = [&](const std::string& host, const std::string& events) {
+    write_text(
+        dir_ / "trace",
+        "#heddle-trace\t1\n#host\t" + host + "\n#start\t" + std::to_string(kStart * 1000) +
+            "\t2020-09-13T12:26:40.000000000Z\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n" +
+            events);
+    return dir_ / "trace";
+  };
+  const std::string events =
+      "500000\t11\t11\topen\tOK\t/lib/libc.so.6\texe=/usr/bin/env\n"
+      "1500000\t11\t11\tlookup\tENOENT\t/opt/lib'x.so\texe=/usr/bin/app\n"
+      "1600000\t11\t11\tlookup\tENOENT\t/opt/lib'x.so\texe=/usr/bin/app\n"
+      "1700000\t11\t11\tlookup\tOK\t/opt\texe=/usr/bin/app\n"
+      "3000000\t11\t11\topen\tOK\t/data\n"
+      "3100000\t11\t12\tread\tOK\t/data\texe=/usr/bin/app\tcount=1\tbytes=4096\n"
+      "3200000\t11\t12\twrite\tOK\t/a\\nb\texe=/usr/bin/app\tcount=1\tbytes=7\n"
+      "4000000\t99\t99\topen\tOK\t/other\n"
+      "9000000000\t11\t11\topen\tOK\t/later\n";
+  for (int again = 0; again < 2; ++again) {
+    const auto done = job({"submit", "--trace", trace("n1.cluster", events), "1"});
+    EXPECT_EQ(done.out, "1: 4 files of 2 processes\n") << done.err;
+    EXPECT_THAT(done.err, HasSubstr("2 events are of no process of the job"));
+  }
+  std::map<std::string, Json> found;
+  for (const auto& row : Json::parse(out({"show", "1", "--files", "--format", "json"})))
+    if (row["path"].is_string())
+      found[row["path"]] = {row["exename"], row["opens"], row["failed"], row["bytes_read"],
+                            row["bytes_written"]};
+  EXPECT_EQ(found, (std::map<std::string, Json>{{"/lib/libc.so.6", {"env", 1, 0, 0, 0}},
+                                                {"/opt/lib'x.so", {"app", 0, 2, 0, 0}},
+                                                {"/data", {"app", 1, 0, 4096, 0}},
+                                                {"/a\\nb", {"app", 0, 0, 0, 7}}}));
+  expect_refused({"submit", "--trace", trace("n2", events), "1"},
+                 "no process of the job ran there");
+  expect_refused({"submit", "--trace", trace("n1", "1\t99\t99\topen\tOK\t/x\n"), "1"},
+                 "none of its events");
+  expect_refused({"submit", "--trace", trace("n1", "1\t99\t99\topen"), "1"}, "trace:5");
+  expect_refused({"submit", "--trace", trace("n1", events), "2"}, "no such job");
+  EXPECT_EQ(job({"submit", "--trace", dir_ / "trace", "1", "2"}).status, 2);
+  out({"delete", "1"});
+}
+
+TEST_P(Store, store_of_schema_1_is_migrated_with_its_jobs) {
+  out({"submit", archive({.id = "old"})});
+  const auto sql = [&](const std::string& text) {
+    if (GetParam() == "sqlite"s) return run_checked({"sqlite3", url_, text}).out;
+    const auto done = server->sql("admin", "SET search_path = fs_job; " + text);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.out;
+  };
+  const auto schema = [&] {
+    return GetParam() == "sqlite"s
+               ? sql("SELECT name, (SELECT group_concat(name || type) FROM "
+                     "pragma_table_info(s.name)) "
+                     "FROM sqlite_schema s ORDER BY name")
+               : sql("SELECT table_name, column_name, data_type FROM information_schema.columns "
+                     "WHERE table_schema = 'fs_job' ORDER BY 1, ordinal_position; SELECT * FROM "
+                     "information_schema.role_table_grants WHERE table_schema = 'fs_job' ORDER BY "
+                     "2, 5, 6; SELECT * FROM information_schema.column_privileges WHERE "
+                     "table_schema = 'fs_job' ORDER BY 2, 5, 6, 7; SELECT * FROM pg_policies "
+                     "ORDER BY tablename, policyname");
+  };
+  const auto fresh = schema();
+  sql("DROP VIEW files; DROP TABLE t_file; DROP VIEW libraries; ALTER TABLE t_library DROP COLUMN "
+      "size; CREATE VIEW libraries " +
+      (GetParam() == "sqlite"s ? ""s : "WITH (security_invoker = true) "s) +
+      "AS SELECT job_id, node_id, library_set, position, name, path, failed FROM t_library; "
+      "UPDATE t_version SET version = 1");
+  EXPECT_NE(schema(), fresh);
+  expect_refused({"query"}, "an old one");
+  EXPECT_EQ(out({"migrate"}), "schema 2 made\n");
+  EXPECT_EQ(schema(), fresh);
+  EXPECT_THAT(out({"show", "old", "--libs"}), HasSubstr("/usr/lib/libz.so.1"));
+  out({"submit", archive({.id = "new"})});
+  EXPECT_EQ(ids({}).size(), 3U);
 }
 
 TEST_P(Store, texts_are_kept_byte_for_byte) {
@@ -267,7 +372,7 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                  "not a number");
   expect_refused({"submit", make("version",
                                  [&](const std::string& d) {
-                                   replace(d + "/job.json", "\"heddle_job\":1", "\"heddle_job\":2");
+                                   replace(d + "/job.json", "\"heddle_job\":1", "\"heddle_job\":3");
                                  })},
                  "version");
   expect_refused({"submit", make("deep",
@@ -558,6 +663,51 @@ TEST_P(Store, job_of_20000_processes_needs_seconds_and_little_memory) {
 INSTANTIATE_TEST_SUITE_P(Databases, Store, ::testing::Values("sqlite", "postgres"), kParameterName);
 
 class Sqlite : public Store {};
+TEST_P(Sqlite, views_have_the_columns_of_the_documentation) {
+  out({"submit", archive({})});
+  std::string page, line;
+  std::ifstream file(std::string(::getenv("HEDDLE_SOURCE")) + "/docs/jobs.md");
+  std::map<std::string, std::string> documented;
+  while (std::getline(file, line)) {
+    page += line + " ";
+    const auto cells = split(line, '|');
+    if (cells.size() == 6 && cells[1].starts_with(" `"))
+      documented[cells[1].substr(2, cells[1].find('`', 2) - 2)] = cells[3] + "," + cells[4];
+  }
+  const auto names_in = [](std::string text) {
+    text = std::regex_replace(text, std::regex("\\([^)]*\\)"), "");
+    std::set<std::string> names;
+    const std::regex name("[a-z_]+");
+    for (std::sregex_token_iterator at(text.begin(), text.end(), name), end; at != end; ++at)
+      names.insert(*at);
+    return names;
+  };
+  const auto behind = [&](const std::string& start, const std::string& end) {
+    const auto from = page.find(start) + start.size();
+    return names_in(page.substr(from, page.find(end, from) - from));
+  };
+  const auto metrics = behind("rssmax the greatest:", ". The ");
+  auto totals = behind("The totals are the cgroup's:", "(us in which");
+  totals.erase("and");
+  EXPECT_EQ(metrics.size(), 23U);
+  EXPECT_EQ(totals.size(), 6U);
+  const auto views = lines_of(
+      run_checked({"sqlite3", url_, "SELECT name FROM sqlite_schema WHERE type = 'view'"}).out);
+  EXPECT_EQ(views.size(), documented.size());
+  for (const auto& view : views) {
+    ASSERT_TRUE(documented.contains(view)) << view;
+    auto expected = names_in(documented[view]);
+    if (expected.erase("the")) {
+      expected.erase("totals");
+      expected.insert(totals.begin(), totals.end());
+    }
+    if (view == "jobs" || view == "hosts" || view == "processes" || view == "threads")
+      expected.insert(metrics.begin(), metrics.end());
+    const auto columns = lines_of(
+        run_checked({"sqlite3", url_, "SELECT name FROM pragma_table_info('" + view + "')"}).out);
+    EXPECT_EQ(std::set<std::string>(columns.begin(), columns.end()), expected) << view;
+  }
+}
 TEST_P(Sqlite, full_disk_leaves_the_database_as_it_was) {
   if (::geteuid() != 0) HEDDLE_SKIP("only root mounts a tmpfs");
   const std::string disk = dir_ / "disk";
