@@ -63,6 +63,7 @@ struct State {
   const char* original = nullptr;  ///< that value, in the environment's own memory
   int pid = 0;
   std::int64_t start = 0;
+  std::int64_t cycles = 0;    ///< at the start
   std::int64_t previous = 0;  ///< of the program before an exec; 0: none
   int threads = 1;
   int rank = -1, ranks = -1;
@@ -286,7 +287,7 @@ void write_start() {
   record.begin(RecordType::start, state.pid, state.start, state.forked ? unsigned{kForked} : 0U);
   StartBody body{};
   body.previous = state.previous;
-  body.cycles = cycles();
+  body.cycles = state.cycles;
   body.failed_lookups = state.lookups ? state.lookups->failed : -1;
   body.ppid = own_id(__NR_getppid);
   body.pgid = own_id(__NR_getpgid);
@@ -518,6 +519,7 @@ void exited(int status, void*) { write_end(status & 0xff); }
 void forked() {
   state.pid = own_id(__NR_getpid);
   state.start = now_us();
+  state.cycles = cycles();
   state.previous = 0;
   state.threads = 1;
   state.forked = true;
@@ -546,6 +548,7 @@ __attribute__((constructor)) void begin(int argc, char** argv, char** envp) {
   state.argv = argv;
   state.pid = own_id(__NR_getpid);
   state.start = now_us();
+  state.cycles = cycles();
   char* const self = at + kModes + 1;
   if (read_digits(self, kPidDigits) == state.pid) {
     state.previous = read_digits(self + kPidDigits, kStartDigits);
@@ -862,6 +865,35 @@ HEDDLE_EXPORT pid_t waitpid(pid_t pid, int* status, int options) {
   return wait_for(pid, status, options, nullptr);
 }
 HEDDLE_EXPORT pid_t wait(int* status) { return wait_for(-1, status, 0, nullptr); }
+
+// libc's tells no usage: it only waits, and the kernel's tells it.
+HEDDLE_EXPORT int waitid(idtype_t which, id_t id, siginfo_t* info, int options) {
+  static constinit Next<int(idtype_t, id_t, siginfo_t*, int)> next("waitid");
+  auto* function = next.get();
+  if (!function) return -1;
+  if (!state.variable || state.sandboxed || (options & WEXITED) == 0 || (options & WNOWAIT) != 0)
+    return function(which, id, info, options);
+  for (;;) {
+    siginfo_t child{};
+    const int result = function(which, id, &child, options | WNOWAIT);
+    rusage usage{};
+    // Another thread may wait for the same child, and be the first.
+    if (result == 0 && child.si_pid != 0 &&
+        (syscall6(__NR_waitid, P_PID, child.si_pid, as_long(&child), options | WNOHANG,
+                  as_long(&usage)) != 0 ||
+         child.si_pid == 0))
+      continue;
+    if (result == 0 && child.si_pid != 0)
+      write_reaped(child.si_pid,
+                   child.si_code == CLD_EXITED   ? (child.si_status & 0xff) << 8
+                   : child.si_code == CLD_KILLED ? child.si_status
+                   : child.si_code == CLD_DUMPED ? child.si_status | 0x80
+                                                 : 0x7f,  // stopped
+                   usage);
+    if (result == 0 && info) *info = child;
+    return result;
+  }
+}
 
 // A program that takes system calls away from itself may be killed by the first of ours.
 
