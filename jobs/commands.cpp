@@ -225,6 +225,18 @@ class RunJob {
           st.st_ino != there.st_ino || ::access(spool.records().c_str(), F_OK) != 0)
         continue;
       json job = TRY(spool.read());
+      // A requeued job has the id of the one that was killed, which is no part of it.
+      if (!job.is_null() && job.value("restart", std::int64_t{0}) != restart_count()) {
+        try {
+          if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+            (void)stage_job(spool, job, o, true);
+            continue;
+          }
+        } catch (const Error& error) {
+          warn(error);
+        }
+        (void)::flock(fd.get(), LOCK_SH);
+      }
       if (job.is_null()) {
         job = new_job(spool, o);
         job["run"] = true;

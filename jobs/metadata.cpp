@@ -239,6 +239,29 @@ json control_group(const std::string& groups, const std::string& root) {
   return out;
 }
 
+std::string container_id(const std::string& groups, const std::string& mounts) {
+  const auto id_in = [](std::string_view text) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i <= text.size(); ++i) {
+      const bool is_digit =
+          i < text.size() && std::string_view("0123456789abcdef").find(text[i]) != text.npos;
+      if (!is_digit && count == 64) return std::string(text.substr(i - 64, 64));
+      count = is_digit ? count + 1 : 0;
+    }
+    return std::string();
+  };
+  auto id = id_in(groups);
+  std::istringstream lines(mounts);
+  for (std::string line; id.empty() && std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string word, root, point;  // proc_pid_mountinfo(5)
+    words >> word >> word >> word >> root >> point;
+    if (point == "/etc/hostname" || point == "/etc/hosts" || point == "/etc/resolv.conf")
+      id = id_in(root);
+  }
+  return id;
+}
+
 std::int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -325,6 +348,8 @@ std::vector<std::string> expand_hosts(const std::string& list) {
   return out;
 }
 
+std::int64_t restart_count() { return number_in(variable("SLURM_RESTART_COUNT")).value_or(0); }
+
 json begin_metadata(const std::string& jobid) {
   json job;
   job["heddle_job"] = 2;
@@ -336,7 +361,7 @@ json begin_metadata(const std::string& jobid) {
     job["job_start"] = *start * 1'000'000;
   else if (const auto inherited = number_in(variable("HEDDLE_JOB_START")))
     job["job_start"] = *inherited;
-  job["restart"] = number_in(variable("SLURM_RESTART_COUNT")).value_or(0);
+  job["restart"] = restart_count();
   job["uid"] = ::getuid();
   job["user"] = to_json_text(user_name());
   std::error_code ignored;
@@ -359,6 +384,11 @@ json begin_metadata(const std::string& jobid) {
   job["annotations"] = json::object();
   job["environment"] = allowed_environment();
   job["machine"] = machine();
+  const auto of_self = [](const char* file) {
+    return read_file(std::string("/proc/self/") + file, 1U << 20).value_or("");
+  };
+  if (const auto id = container_id(of_self("cgroup"), of_self("mountinfo")); !id.empty())
+    job["container"] = id;
   return job;
 }
 

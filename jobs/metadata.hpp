@@ -13,6 +13,8 @@ namespace heddle::jobs {
 
 /// job.json at a job's start (docs/formats/job-archive.md).
 nlohmann::json begin_metadata(const std::string& jobid);
+/// SLURM_RESTART_COUNT, 0 without.
+std::int64_t restart_count();
 /// Adds what is known at its end.
 void end_metadata(nlohmann::json& job);
 
@@ -25,6 +27,11 @@ void mask_arguments(std::vector<std::string>& arguments);
 /// What the control group of the job tells, of its limit and use in both versions. `groups` is
 /// /proc/self/cgroup, `root` /sys/fs/cgroup.
 nlohmann::json control_group(const std::string& groups, const std::string& root);
+
+/// The id of the container that this process is in: the 64 digits in the names of podman's,
+/// Docker's and Kubernetes's control groups, or, in a namespace of those, of the files that they
+/// mount. `groups` and `mounts` are cgroup and mountinfo of /proc/self. Empty: none.
+std::string container_id(const std::string& groups, const std::string& mounts);
 
 /// The names in a Slurm host list: n[1-3,07],login.
 std::vector<std::string> expand_hosts(const std::string& list);
