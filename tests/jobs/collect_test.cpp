@@ -215,6 +215,49 @@ int main(int c, char** v) {
   EXPECT_EQ(archive_.rows.size(), 2U) << "a program that was not executed has no row";
 }
 
+TEST_F(Collected, a_child_without_the_collector_has_an_end_by_waitid) {
+  const auto unlinked = compile("unlinked", R"(
+#include <signal.h>
+#include <stdlib.h>
+int main(int c, char** v) {
+  for (volatile int i = 0; i < 30000000; ++i);
+  if (c > 1) raise(atoi(v[1]));
+  return 3;
+})",
+                                {"-static"});
+  const auto waits = compile("waits", R"(
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int c, char** v) {
+  siginfo_t info;
+  pid_t child = fork();
+  if (child == 0) { execv(v[1], v + 1); _exit(9); }
+  if (waitid(P_PID, child, &info, WSTOPPED | WEXITED | WNOHANG) || info.si_pid) return 1;
+  kill(child, SIGSTOP);
+  if (waitid(P_PID, child, &info, WSTOPPED | WEXITED) || info.si_code != CLD_STOPPED) return 2;
+  kill(child, SIGCONT);
+  if (waitid(P_ALL, 0, &info, WEXITED | WNOWAIT) || info.si_pid != child) return 3;
+  memset(&info, 0, sizeof info);
+  if (waitid(P_PID, child, &info, WEXITED) || info.si_pid != child) return 4;
+  if (waitid(P_ALL, 0, 0, WEXITED) != -1 || errno != ECHILD) return 5;
+  return info.si_code == CLD_EXITED ? info.si_status : 100 + info.si_status;
+})");
+  ASSERT_EQ(collect({waits, unlinked}).status, 3);
+  ASSERT_EQ(archive_.of("unlinked").size(), 1U);
+  EXPECT_EQ(archive_.of("unlinked")[0]["exitcode"], "3");
+  EXPECT_EQ(archive_.of("unlinked")[0]["ended_by"], "parent");
+  EXPECT_GT(archive_.of("unlinked")[0].sum("usertime"), 1000);
+  ASSERT_EQ(collect({waits, unlinked, "9"}).status, 109);
+  ASSERT_EQ(archive_.of("unlinked").size(), 1U);
+  EXPECT_EQ(archive_.of("unlinked")[0]["exitsignal"], "9");
+  EXPECT_EQ(archive_.rows.size(), 2U);
+}
+
 TEST_F(Collected, a_setuid_program_has_a_row_by_its_parent) {
   if (::geteuid() != 0) HEDDLE_SKIP("a file of root's is needed");
   ASSERT_EQ(::chmod(dir_.path().c_str(), 0777), 0);
@@ -314,6 +357,144 @@ int main(int c, char** v) {
   EXPECT_LT(archive_.of("true")[0].sum("rchar"), 20'000);
 }
 
+TEST_F(Collected, the_47_keys_are_those_of_the_program_and_the_kernel) {
+  // It prints what it knows of itself at its end, as `key value`.
+  const auto knows = compile("knows", R"(
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <x86intrin.h>
+static void work(void) {
+  char* p = malloc(8 << 20);
+  memset(p, 1, 8 << 20);
+  for (volatile int i = 0; i < 30000000; ++i);
+  for (int i = 0; i < 5; ++i) usleep(1000);
+}
+static long us(struct timeval t) { return t.tv_sec * 1000000L + t.tv_usec; }
+int main(int argc, char** argv) {
+  unsigned long long cycles = __rdtsc();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  sched_setaffinity(0, sizeof one, &one);
+  if (fork() == 0) { work(); _exit(0); }
+  wait(0);
+  work();
+  int data = open("data", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  static char bytes[1 << 20];
+  if (write(data, bytes, sizeof bytes) != sizeof bytes) return 1;
+  fsync(data);
+  struct rusage own, children;
+  getrusage(RUSAGE_SELF, &own);
+  getrusage(RUSAGE_CHILDREN, &children);
+  printf("usertime %ld\nsystemtime %ld\nrssmax %ld\nminflt %ld\nmajflt %ld\ninblock %ld\noutblock %ld\n",
+         us(own.ru_utime), us(own.ru_stime), own.ru_maxrss, own.ru_minflt, own.ru_majflt, own.ru_inblock, own.ru_oublock);
+  printf("vol_ctxsw %ld\ninvol_ctxsw %ld\n", own.ru_nvcsw, own.ru_nivcsw);
+  printf("cutime %ld\ncstime %ld\ncminflt %ld\ncmajflt %ld\n", us(children.ru_utime), us(children.ru_stime), children.ru_minflt, children.ru_majflt);
+  printf("pid %d\nppid %d\npgid %d\nsid %d\ntid %d\n", getpid(), getppid(), getpgid(0), getsid(0), gettid());
+  char text[4096];
+  FILE* file = fopen("/proc/self/stat", "r");
+  text[fread(text, 1, sizeof text - 1, file)] = 0;
+  const char* at = strrchr(text, ')') + 2;
+  const char* names[] = {[20] = "num_threads", [22] = "starttime", [39] = "processor", [42] = "delayacct_blkio_time", [43] = "guest_time"};
+  for (int i = 3; i < 44; ++i, at = strchr(at, ' ') + 1)
+    if (names[i]) printf("%s %ld\n", names[i], strtol(at, 0, 10));
+  fclose(file);
+  file = fopen("/proc/self/io", "r");
+  while (fgets(text, sizeof text, file)) { char* colon = strchr(text, ':'); *colon = ' '; printf("%s", text); }
+  fclose(file);
+  unsigned long long sched[3];
+  file = fopen("/proc/self/schedstat", "r");
+  if (fscanf(file, "%llu %llu %llu", sched, sched + 1, sched + 2) != 3) return 1;
+  printf("time_oncpu %llu\ntime_waiting %llu\ntimeslices %llu\n", sched[0], sched[1], sched[2]);
+  printf("rdtsc_duration %llu\n", __rdtsc() - cycles);
+  return 0;
+})");
+  options_.env = options_.env + Strings{"PAPIEX_TAGS=op:x", "SLURM_PROCID=3", "SLURM_NTASKS=5"};
+  const auto result = collect({knows, "a", "b c"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto rows = archive_.of("knows");
+  ASSERT_EQ(rows.size(), 2U);
+  const auto& row = rows[0].number("pid") == rows[1].number("ppid") ? rows[0] : rows[1];
+  ASSERT_EQ(row.threads.size(), 1U);
+  std::map<std::string, std::int64_t> known;
+  for (const auto& line : lines_of(result.out))
+    known[line.substr(0, line.find(' '))] = std::stoll(line.substr(line.find_last_of(' ')));
+  // The program's last look is before the collector's: `slack` may come in between, -1 is any.
+  struct Key {
+    const char* name;
+    std::int64_t slack;
+  };
+  const Key keys[] = {{"tid", 0},
+                      {"usertime", 200'000},
+                      {"systemtime", 200'000},
+                      {"rssmax", 4096},
+                      {"minflt", 500},
+                      {"majflt", 100},
+                      {"inblock", 10'000},
+                      {"outblock", 10'000},
+                      {"vol_ctxsw", 100},
+                      {"invol_ctxsw", 1000},
+                      {"cminflt", 0},
+                      {"cmajflt", 0},
+                      {"cutime", 0},
+                      {"cstime", 0},
+                      {"num_threads", 0},
+                      {"starttime", 0},
+                      {"processor", 0},
+                      {"delayacct_blkio_time", 1000},
+                      {"guest_time", 0},
+                      {"read_bytes", 10'000'000},
+                      {"write_bytes", 10'000'000},
+                      {"cancelled_write_bytes", 0},
+                      {"time_oncpu", 400'000'000},
+                      {"time_waiting", -1},
+                      {"timeslices", 2000},
+                      {"rdtsc_duration", -1}};
+  const auto& values = row.threads[0];
+  for (const auto& [name, slack] : keys) {
+    ASSERT_TRUE(known.contains(name)) << name;
+    ASSERT_TRUE(values.contains(name)) << name;
+    EXPECT_GE(values.at(name), known[name]) << name;
+    if (slack >= 0) {
+      EXPECT_LE(values.at(name), known[name] + slack) << name;
+    }
+  }
+  // Without what the child and the collector did, which /proc has, too.
+  for (const char* name : {"rchar", "wchar", "syscr", "syscw"}) {
+    EXPECT_GT(values.at(name), 0) << name;
+    EXPECT_LE(values.at(name), known[name] + 10'000) << name;
+  }
+  EXPECT_GT(known["cutime"], 1000);
+  EXPECT_GT(known["cminflt"], 10);
+  // The cycles of a child that only forked begin at its fork, too.
+  const auto rate = [](const JobRow& of) {
+    return static_cast<double>(of.threads[0].at("rdtsc_duration")) /
+           static_cast<double>(of.number("finish") - of.number("start"));
+  };
+  EXPECT_NEAR(rate(rows[0]), rate(rows[1]), 0.1 * rate(row));
+  EXPECT_GE(known["vol_ctxsw"], 5);
+  EXPECT_EQ(values.at("mpirank"), 3);
+  EXPECT_EQ(values.at("numranks"), 5);
+  for (const char* name : {"pid", "ppid", "pgid", "sid"})
+    EXPECT_EQ(row.number(name), known[name]) << name;
+  EXPECT_EQ(row["tags"], "op:x");
+  EXPECT_EQ(row["hostname"], archive_.job["host"]);
+  EXPECT_EQ(row["exename"], "knows");
+  EXPECT_EQ(row["path"], fs::canonical(knows));
+  EXPECT_EQ(row["exitcode"] + row["exitsignal"] + row["generation"], "000");
+  EXPECT_EQ(row["numtids"], "1");
+  EXPECT_LT(row.number("start"), row.number("finish"));
+  EXPECT_EQ(row.args(), (Strings{"a", "b c"}));
+  EXPECT_EQ(values.size() + 15, 47U) << "with the columns of epmt's table";
+}
+
 TEST_F(Collected, epmt_reads_its_layout) {
   ASSERT_EQ(fs_job({"start"}).status, 0);
   ASSERT_EQ(sh("eval \"$(" + fs_job_ +
@@ -334,6 +515,16 @@ TEST_F(Collected, epmt_reads_its_layout) {
   EXPECT_EQ(split(rows[0], '\t').size(), 16U);
   EXPECT_EQ(split(rows[0], '\t').size(), split(header, '\t').size());
   EXPECT_EQ(split(rows[0], '\t').back(), "a b");
+  // And submit reads it.
+  options_.env.push_back("FS_JOB_DB=" + dir_ / "jobs.db");
+  const auto submitted = fs_job({"submit", path});
+  ASSERT_EQ(submitted.status, 0) << submitted.err;
+  const auto jobs = nlohmann::json::parse(fs_job({"query", "--format", "json"}).out);
+  ASSERT_EQ(jobs.size(), 1U);
+  EXPECT_EQ(jobs[0]["jobid"], "1");
+  EXPECT_EQ(jobs[0]["num_procs"], 1);
+  EXPECT_GT(jobs[0]["cpu_time"], 0);
+  EXPECT_THAT(fs_job({"show", "1", "--tree"}).out, HasSubstr("  echo a b "));
 }
 
 TEST_F(Collected, shells_are_instrumented_and_restored) {
@@ -433,6 +624,12 @@ int main(void) {
        "#include <stdlib.h>\nint main(void) { char* p = malloc(3); free(p); return 4; }",
        {"-fsanitize=address"},
        4},
+      {"races",
+       "#include <pthread.h>\nstatic void* body(void* p) { return p; }\nint main(void) { "
+       "pthread_t t; pthread_create(&t, 0, body, 0); pthread_join(t, 0); return 4; }",
+       {"-fsanitize=thread", "-pthread"},
+       4},
+      {"undefined", "int main(int c, char** v) { return 2 << c; }", {"-fsanitize=undefined"}, 8},
       {"parses",
        "#include <sys/wait.h>\n#include <unistd.h>\nint main(int c, char** v) { v[1] = 0; int s; "
        "if "
@@ -622,6 +819,38 @@ TEST_F(Collected, totals_of_the_control_group_are_kept) {
   EXPECT_TRUE(group.contains("memory.pressure") == fs::exists("/proc/pressure/memory")) << group;
 }
 
+TEST_F(Collected, the_container_is_known_by_the_files_that_it_mounts) {
+  const std::string id(64, 'a');
+  fs::create_directories(dir_ / ("containers/" + id + "/userdata"));
+  const auto file = dir_ / ("containers/" + id + "/userdata/hostname");
+  write_text_file(file, "box\n");
+  const auto mounted = "mount --make-rprivate / && mount --bind " + file + " /etc/hostname";
+  if (run({"unshare", "-m", "sh", "-c", mounted}, options_).status != 0)
+    HEDDLE_SKIP("no file can be mounted over /etc/hostname");
+  const auto result = run(
+      {"unshare", "-m", "sh", "-c", mounted + " && exec " + fs_job_ + " run -q true"}, options_);
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(read_job(archives().at(0)).job["container"], id);
+  collect({"true"});
+  EXPECT_FALSE(archive_.job.contains("container"));
+}
+
+TEST(Container, id_is_that_of_the_engines_control_group) {
+  const std::string id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+  for (const std::string& group :
+       {"0::/machine.slice/libpod-" + id + ".scope",
+        "0::/user.slice/libpod-" + id + ".scope/container", "4:memory:/docker/" + id + "\n0::/",
+        "0::/kubepods/pod1/cri-containerd-" + id + ".scope"})
+    EXPECT_EQ(jobs::container_id(group, ""), id) << group;
+  EXPECT_EQ(
+      jobs::container_id("0::/", "36 1 8:1 /docker/containers/" + id + "/hosts /etc/hosts rw\n"),
+      id);
+  // The host has the mounts of its containers.
+  EXPECT_EQ(jobs::container_id("0::/user.slice", "36 1 0:9 / /overlay2/" + id + "/merged rw\n"),
+            "");
+  EXPECT_EQ(jobs::container_id("0::/job_" + id + "0", ""), "");
+}
+
 TEST_F(Collected, a_job_starts_where_name_services_hang) {
   std::ofstream(dir_ / "id") << "#!/bin/sh\nexec sleep 1000\n";
   fs::permissions(dir_ / "id", fs::perms(0755));
@@ -781,6 +1010,55 @@ TEST_F(Collected, a_killed_run_is_written_by_the_next) {
   EXPECT_FALSE(fs::exists(dir_ / "spool/1"));
 }
 
+TEST_F(Collected, a_requeued_job_is_one_of_its_own) {
+  const auto killed =
+      sh(fs_job_ + " run -q sh -c '/bin/echo first; echo $$ >pid; exec sleep 60' & run=$!\n" +
+         "while [ ! -s pid ]; do sleep 0.05; done; kill -9 $run; wait $run; kill -9 $(cat pid)");
+  EXPECT_EQ(killed.out, "first\n");
+  options_.env.push_back("SLURM_RESTART_COUNT=1");
+  EXPECT_EQ(fs_job({"run", "-q", "true"}).status, 0);
+  std::map<int, std::string> programs;
+  for (const auto& file : archives()) {
+    const auto found = read_job(file);
+    programs[found.job["restart"]] += found.of("echo").empty() ? "" : "echo ";
+    programs[found.job["restart"]] += found.of("true").empty() ? "" : "true ";
+    EXPECT_EQ(found.job["collector"].contains("left"), found.job["restart"] == 0);
+  }
+  EXPECT_EQ(programs, (std::map<int, std::string>{{0, "echo "}, {1, "true "}}));
+  const auto submitted = fs_job(Strings{"submit", "--db", dir_ / "jobs.db"} + archives());
+  ASSERT_EQ(submitted.status, 0) << submitted.err;
+  EXPECT_EQ(lines_of(fs_job({"list", "--db", dir_ / "jobs.db"}).out), (Strings{"1", "1"}));
+}
+
+TEST_F(Collected, a_recording_says_which_files_each_process_used) {
+  const auto fs_record = fs::path(fs_job_).parent_path() / "fs-record";
+  write_text_file(dir_ / "data", std::string(70'000, 'x'));
+  const auto result = collect({fs_record, "-q", "--io", "--out", dir_ / "trace", "sh", "-c",
+                               "cat data >copy; cat missing; exit 3"});
+  if (result.status != 3) HEDDLE_SKIP("fs-record cannot mount here: " + result.err);
+  options_.env.push_back("FS_JOB_DB=" + dir_ / "jobs.db");
+  ASSERT_EQ(fs_job({"submit", archives().at(0)}).status, 0);
+  const auto joined = fs_job({"submit", "--trace", dir_ / "trace", "1"});
+  ASSERT_EQ(joined.status, 0) << joined.err;
+  std::map<std::string, std::map<std::string, int>> of_cat;
+  for (const auto& row :
+       nlohmann::json::parse(fs_job({"show", "1", "--files", "--format", "json"}).out))
+    if (row["exename"] == "cat" && row["path"].is_string()) {
+      auto& all = of_cat[fs::path(row["path"]).filename()];
+      for (const char* name : {"opens", "failed", "bytes_read", "bytes_written"})
+        all[name] += row[name].get<int>();
+    }
+  EXPECT_EQ(of_cat["data"]["opens"], 1);
+  EXPECT_EQ(of_cat["data"]["bytes_read"], 70'000);
+  EXPECT_EQ(of_cat["copy"]["bytes_written"], 70'000);
+  EXPECT_GE(of_cat["missing"]["failed"], 1);
+  EXPECT_EQ(of_cat["missing"]["opens"], 0);
+  EXPECT_GE(of_cat["libc.so.6"]["opens"], 2)
+      << "of both, though ld.so opens it before the collector";
+  EXPECT_NE(fs_job({"submit", "--trace", dir_ / "trace", "-n", "1"}).status, 0);
+  EXPECT_NE(fs_job({"submit", "--trace", dir_ / "data", "1"}).status, 0);
+}
+
 TEST_F(Collected, a_running_job_is_annotated_by_its_own_commands) {
   const auto result = collect({"sh", "-c",
                                fs_job_ + " annotate model=a 'note=x y' && " + fs_job_ +
@@ -901,6 +1179,7 @@ TEST_F(Collected, failed_lookups_are_counted_with_lookups) {
     found = true;
     EXPECT_EQ(fields[2], dir_ / "libodd.so");
     EXPECT_GE(std::stoi(fields[3]), 2);
+    EXPECT_EQ(fields.at(4), std::to_string(fs::file_size(dir_ / "libodd.so")));
   }
   EXPECT_TRUE(found) << archive_.libraries;
 }
@@ -983,6 +1262,43 @@ TEST_F(Collected, watch_shows_what_runs) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("job 1: 1 processes"), HasSubstr("  sleep\n")))
       << result.out;
   EXPECT_NE(fs_job({"watch", "2"}).status, 0);
+}
+
+TEST_F(Collected, watch_shows_rates_in_a_terminal) {
+  if (sh("command -v script").status != 0) HEDDLE_SKIP("script(1) is not installed");
+  const auto spins = compile("spins", R"(
+#include <fcntl.h>
+#include <unistd.h>
+static char bytes[1 << 16];
+int main(void) {
+  for (int fd = open("/dev/null", O_WRONLY);;) {
+    for (volatile int i = 0; i < 100000; ++i);
+    if (write(fd, bytes, sizeof bytes) < 0) return 1;
+  }
+})");
+  ASSERT_EQ(fs_job({"start", "--lookups"}).status, 0);
+  // ld.so misses a path of a preload that is not there.
+  const auto result =
+      sh("eval \"$(" + fs_job_ + " source --lookups --shell sh)\"; " + spins +
+         " & spins=$!\nexport LD_LIBRARY_PATH=$PWD\nwhile :; do /bin/true; done & starts=$!\n"
+         "fs_job_uninstrument\nscript -qec '" +
+         fs_job_ +
+         " watch 1 --interval 0.5 --count 3 --rows 1' /dev/null\n"
+         "kill $spins $starts; wait");
+  const auto last = result.out.rfind("\033[H\033[J");
+  ASSERT_NE(last, std::string::npos) << result.out << result.err;
+  const auto picture = result.out.substr(last);
+  double starts = 0, cpu = 0, lookups = 0;
+  const auto at = picture.find(" processes, "), failed = picture.find("failed look-ups ");
+  ASSERT_NE(at, std::string::npos) << picture;
+  ASSERT_NE(failed, std::string::npos) << picture;
+  EXPECT_EQ(std::sscanf(picture.c_str() + at, " processes, %lf starts/s, CPU %lf", &starts, &cpu),
+            2);
+  EXPECT_EQ(std::sscanf(picture.c_str() + failed, "failed look-ups %lf", &lookups), 1) << picture;
+  EXPECT_GT(starts, 0) << picture;
+  EXPECT_GT(cpu, 0) << picture;
+  EXPECT_GT(lookups, 0) << picture;
+  EXPECT_THAT(picture, AllOf(HasSubstr("  spins\r\n"), Not(HasSubstr(", written 0B/s"))));
 }
 
 }  // namespace

@@ -54,6 +54,49 @@ TEST(JobOnNodes, each_node_has_an_archive_of_its_ranks) {
   EXPECT_EQ(result.status, 0) << result.err;
 }
 
+TEST(JobOnNodes, elements_of_arrays_and_requeued_jobs_are_jobs_of_their_own) {
+  if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
+  HEDDLE_STAGED(fs_job, "fs-job");
+  TestDir dir;
+  const Cluster cluster(dir.path(), 2);
+  fs::create_directories(dir / "to");
+  const auto run = "#!/bin/sh\nexec " + fs_job + " run -q --to " + (dir / "to") + " ";
+  write_text_file(dir / "array", run + "printenv SLURM_ARRAY_TASK_ID\n");
+  write_text_file(dir / "again",
+                  run + "sh -c 'echo $$ >>pids; [ $(wc -l <pids) = 2 ] || sleep 99'\n");
+  auto result = cluster.sh("sbatch --wait --array=3-4 -N1 -o out-%a array && cat out-3 out-4");
+  ASSERT_EQ(result.status, 0) << result.err;
+  // Slurm would wait for two minutes before it starts it again.
+  result = cluster.sh(
+      "id=$(sbatch --parsable --requeue -N1 -o out again); "
+      "for i in $(seq 300); do [ -s pids ] && break; sleep 0.1; done; "
+      "scontrol requeue $id; "
+      "for i in $(seq 300); do [ $(ls to | wc -l) = 4 ] && break; "
+      "scontrol update job=$id StartTime=now 2>/dev/null; sleep 0.1; done; "
+      "ls to; squeue; scontrol show job $id",
+      {.deadline = 120s});
+  const auto database = " --db " + (dir / "jobs.db") + " ";
+  const auto stored = cluster.sh(fs_job + " submit" + database + "to/* && " + fs_job + " query" +
+                                 database + "--format json --columns jobid,restart,complete");
+  ASSERT_EQ(stored.status, 0) << stored.err;
+  const auto jobs = nlohmann::json::parse(stored.out.substr(stored.out.find('[')));
+  std::set<std::string> ids;
+  std::multiset<int> restarts;
+  for (const auto& job : jobs) {
+    ids.insert(job["jobid"]);
+    restarts.insert(job["restart"].get<int>());
+    EXPECT_EQ(job["complete"], 1);
+  }
+  EXPECT_EQ(jobs.size(), 4U) << result.out << result.err;
+  EXPECT_EQ(ids.size(), 3U) << stored.out;
+  EXPECT_EQ(restarts, (std::multiset<int>{0, 0, 0, 1})) << stored.out;
+  std::set<int> tasks;
+  for (const auto& entry : fs::directory_iterator(dir / "to"))
+    if (const auto archive = read_job(entry.path()); archive.job.contains("array"))
+      tasks.insert(archive.job["array"]["task"].get<int>());
+  EXPECT_EQ(tasks, (std::set<int>{3, 4}));
+}
+
 TEST(JobOnNodes, ranks_of_fs_launch_are_one_job) {
   if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
   HEDDLE_STAGED(fs_launch, "fs-launch");
