@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "base/escape.hpp"
 #include "base/result.hpp"
@@ -15,7 +16,8 @@
 namespace heddle::jobs::store {
 namespace {
 
-constexpr std::size_t kMostRows = std::size_t{1} << 22;
+constexpr std::size_t kMostRows = std::size_t{1} << 20;
+constexpr std::size_t kMostOfPid = 1000;               ///< programs: each event looks at them
 constexpr std::int64_t kMost = std::int64_t{1} << 53;  ///< sums stop there
 constexpr std::int64_t kSlack = 1'000'000;             ///< an event is logged after its call
 
@@ -43,9 +45,11 @@ class Join : public trace::TraceSink {
         {job_}, [&](Row& row) {
           if (short_name(to_text(row[6])) != short_name(header.host)) return;
           const auto start = to_int(row[2]);
-          images_[to_int(row[5])].push_back({to_int(row[0]), to_int(row[1]), start,
-                                             is_null(row[3]) ? kMost : to_int(row[3]),
-                                             unescape(to_text(row[4])).value_or("")});
+          auto& list = images_[to_int(row[5])];
+          if (list.size() < kMostOfPid)
+            list.push_back({to_int(row[0]), to_int(row[1]), start,
+                            is_null(row[3]) ? kMost : to_int(row[3]),
+                            unescape(to_text(row[4])).value_or("")});
         });
     if (images_.empty())
       throw Error(file_, "cannot be joined",
@@ -84,25 +88,31 @@ class Join : public trace::TraceSink {
     if (uses_.empty())
       throw Error(file_, "cannot be joined", "none of its events is of a process of the job", {});
     Transaction transaction(db_);
-    std::vector<Row> rows;
     std::pair<std::int64_t, std::int64_t> process{-1, -1};
-    for (const auto& [key, use] : uses_) {
-      const auto& [node, n] = key.first;
-      if (process != key.first) {
-        db_.run("DELETE FROM t_file WHERE job_id = ? AND node_id = ? AND n = ?", {job_, node, n});
+    for (const auto& [key, use] : uses_)
+      if (std::exchange(process, key.first) != key.first) {
+        db_.run("DELETE FROM t_file WHERE job_id = ? AND node_id = ? AND n = ?",
+                {job_, process.first, process.second});
         ++out_.processes;
       }
-      process = key.first;
-      rows.push_back({job_, node, n, std::int64_t(rows.size()), escape_for_terminal(key.second),
-                      use.opens, use.failed, with_bytes_ ? Value(use.read) : Value(),
-                      with_bytes_ ? Value(use.written) : Value()});
-    }
+    auto at = uses_.begin();
     db_.insert("t_file",
                {"job_id", "node_id", "n", "position", "path", "opens", "failed", "bytes_read",
                 "bytes_written"},
-               rows.size(), [&](std::size_t i, Row& row) { row = std::move(rows[i]); });
+               uses_.size(), [&](std::size_t i, Row& row) {
+                 const auto& [key, use] = *at++;
+                 row = {job_,
+                        key.first.first,
+                        key.first.second,
+                        std::int64_t(i),
+                        escape_for_terminal(key.second),
+                        use.opens,
+                        use.failed,
+                        with_bytes_ ? Value(use.read) : Value(),
+                        with_bytes_ ? Value(use.written) : Value()};
+               });
     transaction.commit();
-    out_.files = rows.size();
+    out_.files = uses_.size();
     return out_;
   }
 
