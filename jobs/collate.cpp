@@ -455,7 +455,7 @@ class Reader {
     };
     const auto [first, last] = reaped_by_.equal_range({image.pid, image.start});
     for (auto at = first; at != last; ++at) take_away(reaped_[at->second].second.usage);
-    if (!image.begun) {
+    if (!image.begun || (image.flags & kForeign) != 0) {
       const auto [child, end] = children_.equal_range(image.pid);
       for (auto at = child; at != end; ++at) {
         const auto& usage = images_[at->second].end->usage;

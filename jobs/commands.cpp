@@ -280,6 +280,34 @@ class RunJob {
   json job_;
 };
 
+/// The start of the command itself: the collector is not in it if it is static or setuid.
+void append_start(const Spool& spool, pid_t pid, std::int64_t start, const std::string& path,
+                  const Words& command) {
+  StartBody body{};
+  body.failed_lookups = body.rank = body.ranks = -1;
+  body.ppid = ::getpid();
+  body.pgid = ::getpgid(pid);
+  body.sid = ::getsid(pid);
+  std::error_code failed;
+  const auto real = std::filesystem::canonical(path, failed).string();
+  RecordHeader header{kRecordMagic, 0, RecordType::start, kForeign, pid, 0, start};
+  std::string record(sizeof header, '\0');
+  record.append(reinterpret_cast<const char*>(&body), sizeof body);
+  record += (failed || real.size() > kMostRecord / 2 ? path.substr(0, kMostRecord / 2) : real);
+  record.append(3, '\0');  // no tags, no container
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    if (record.size() + command[i].size() >= kMostRecord) {
+      header.flags |= kArgsCut;
+      break;
+    }
+    record += command[i] + '\0';
+  }
+  header.size = static_cast<std::uint16_t>(record.size());
+  std::memcpy(record.data(), &header, sizeof header);
+  if (const auto fd = open_file(spool.records(), O_WRONLY | O_APPEND))
+    (void)write_all(fd->get(), record, "records");
+}
+
 /// The record of the command itself, which this process waited for.
 void append_reaped(const Spool& spool, pid_t pid, AppEnd end) {
   rusage usage{};
@@ -326,9 +354,11 @@ int run_collected(RunJob& run, const Options& o, const Words& command) {
   auto signals = value_or_throw(SignalRelay::start());
   auto app = value_or_throw(AppProcess::start({*path, command, environment}, {}, signals));
   const pid_t pid = app.pid();
+  const auto start = now_us();
   const auto started = app.run();
   AppEnd end;
   if (started) {
+    append_start(run.spool(), pid, start, *path, command);
     end = value_or_throw(app.wait(signals));
     append_reaped(run.spool(), pid, end);
   } else {

@@ -210,6 +210,22 @@ int main(int c, char** v) {
     EXPECT_EQ(collect({"sh", "-c", ld + " /bin/true; :"}).status, 0);
     EXPECT_EQ(archive_.rows.size(), 2U) << "a program that ld.so starts has one row";
   }
+  // Also the command itself, whose children's time is theirs.
+  EXPECT_EQ(collect({unlinked, "a b"}).status, 2);
+  ASSERT_EQ(archive_.rows.size(), 1U);
+  EXPECT_EQ(archive_.rows[0]["path"], fs::canonical(unlinked));
+  EXPECT_EQ(archive_.rows[0].args(), Strings{"a b"});
+  EXPECT_EQ(archive_.rows[0]["marks"], "partial");
+  const auto parent = compile("parent", R"(
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int c, char** v) { if (fork() == 0) { execv(v[1], v + 1); _exit(9); } return wait(0) < 0; })",
+                              {"-static"});
+  const auto burns =
+      compile("burns", "int main(void) { for (volatile int i = 0; i < 200000000; ++i); }");
+  EXPECT_EQ(collect({parent, burns}).status, 0);
+  ASSERT_EQ(archive_.of("parent").size() + archive_.of("burns").size(), 2U);
+  EXPECT_LT(10 * archive_.of("parent")[0].sum("usertime"), archive_.of("burns")[0].sum("usertime"));
   EXPECT_EQ(collect({executes, "fails"}).status, 9);
   EXPECT_EQ(archive_.of("executes").size(), 2U);
   EXPECT_EQ(archive_.rows.size(), 2U) << "a program that was not executed has no row";
