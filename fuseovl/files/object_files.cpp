@@ -32,13 +32,12 @@ std::vector<int> ObjectFiles::descriptors() const {
   return out;
 }
 
-std::vector<std::string> ObjectFiles::reopened() const {
+std::vector<std::string> ObjectFiles::reopened(bool in_bundle) const {
   std::vector<std::string> out;
   std::string last;  // the paths are sorted
   for (ObjectId object = 0; object < paths_.size(); ++object) {
     const Origin& origin = origins_.files[object];
-    // Those of the bundle are opened only in place of a damaged frame, if the sandbox lets them be.
-    if (!origin.usable || origin.fd || origin.in_bundle) continue;
+    if (!origin.usable || origin.fd || origin.in_bundle != in_bundle) continue;
     const std::string& path = paths_[object];
     std::string directory = path.substr(0, path.rfind('/') + 1);
     if (directory != last) out.push_back(directory);
@@ -93,6 +92,7 @@ tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object) {
     auto fd = open_regular(paths_[object]);
     if (fd) return std::move(*fd);
     const int code = fd.error().code();
+    if (code == EACCES && is_in_bundle(object) && on_forbidden_) on_forbidden_();
     const bool ours = code == EMFILE || code == ENFILE || code == ENOMEM;
     if (!ours) return tl::unexpected(refuse(object, static_cast<std::uint32_t>(code)));
     if (--tries <= 0) return tl::unexpected(code);

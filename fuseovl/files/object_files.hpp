@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,8 +46,12 @@ class ObjectFiles {
 
   /// Of every pinned file, and the staging directory's.
   std::vector<int> descriptors() const;
-  /// The files that are not pinned, and their directories.
-  std::vector<std::string> reopened() const;
+  /// The files that are not pinned, and their directories: those at the origin, or those whose
+  /// originals are read only where the bundle is damaged.
+  std::vector<std::string> reopened(bool in_bundle = false) const;
+  /// Calls `restart`, which does not return, where an original of the bundle is needed that this
+  /// process may not open.
+  void on_forbidden(std::function<void()> restart) { on_forbidden_ = std::move(restart); }
 
   /// The staging directory, or none.
   std::vector<std::string> staged_in() const {
@@ -92,6 +97,7 @@ class ObjectFiles {
   std::shared_ptr<BundleFrames> frames_;  ///< null: there is no bundle
   std::unique_ptr<Staging> staging_;
   OnChange on_change_ = OnChange::keep;
+  std::function<void()> on_forbidden_;
   SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
 };
 

@@ -56,9 +56,10 @@ struct ServingState {
   /// of it may wait for a file system that does not answer.
   std::atomic<int> exit_status = kWorks;
   static constexpr int kWorks = -1;
-  std::atomic<pid_t> thread = 0;        ///< a thread that ends with the worker
-  std::atomic<bool> giving_up = false;  ///< reads that block are answered with EIO
-  std::array<char, 1024> failure{};     ///< why the worker gave up; read when it has ended
+  std::atomic<pid_t> thread = 0;              ///< a thread that ends with the worker
+  std::atomic<bool> giving_up = false;        ///< reads that block are answered with EIO
+  std::atomic<bool> wants_originals = false;  ///< of the bundle's libraries: a frame is damaged
+  std::array<char, 1024> failure{};           ///< why the worker gave up; read when it has ended
 };
 
 /// The constant part of the statistics.

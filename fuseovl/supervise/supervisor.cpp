@@ -85,7 +85,8 @@ class Supervisor {
   Clock::time_point started_;
   std::uint64_t answers_ = 0;  ///< SessionMemory::answers when the worker was started
   Backoff pauses_{milliseconds(20), milliseconds(1000)};  ///< after useless workers
-  int useless_ = 0;  ///< workers in a row that died at once and answered nothing
+  bool has_originals_ = false;  ///< workers may open those of the bundle's libraries
+  int useless_ = 0;             ///< workers in a row that died at once and answered nothing
 };
 
 Result<void> Supervisor::run() {
@@ -130,6 +131,11 @@ void Supervisor::confine() {
 
 Result<void> Supervisor::start_worker() {
   if (useless_ > 0) pauses_.sleep();
+  // Only now: to name a file in the sandbox asks its file system.
+  if (state_.wants_originals && !has_originals_) {
+    has_originals_ = true;
+    (void)sandbox_.allow(overlay_.files().reopened(true), overlay_.content().origin_timeout);
+  }
   started_ = Clock::now();
   answers_ = state_.session.answers;
   state_.exit_status = ServingState::kWorks;
@@ -170,6 +176,16 @@ void Supervisor::be_worker() {
       (void)insist([&] { return ::write(options_.ready.get(), &kReadyByte, 1); },
                    [](int error) { return error != EPIPE; });
   });
+  if (sandbox_.restricts_files() && !has_originals_)
+    overlay_.files().on_forbidden([this] {
+      if (!state_.session.can_be_taken_over()) return;
+      state_.wants_originals = true;
+      constexpr std::string_view why =
+          "the bundle is damaged, and its libraries' originals are used";
+      state_.failure[why.copy(state_.failure.data(), state_.failure.size() - 1)] = '\0';
+      state_.exit_status = 1;
+      ::_exit(1);
+    });
   // The connection lives as long as the supervisor's descriptor.
   Fd own(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));
   auto session =

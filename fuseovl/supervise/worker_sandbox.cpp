@@ -77,23 +77,27 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
   for (const int directory : trees)
     if (const auto allowed = files_->allow_reading_below(directory); !allowed)
       warn(allowed.error());
-  if (reopened.empty()) return;
+  if (reopened.empty() || allow(reopened, limit)) return;
+  warn(Error("", "workers are not restricted to the map's files",
+             "a file system does not answer, or no process can be started"));
+  files_.reset();
+}
+
+bool WorkerSandbox::allow(const std::vector<std::string>& reopened,
+                          std::chrono::milliseconds limit) {
+  if (!restricts_files()) return false;
   const FileWork naming{
       .limit = limit,
       .work = [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); },
       .path_of = [&](std::size_t i) -> std::string_view { return reopened[i]; },
       .kept = {files_->descriptor()}};
-  std::string failure = "a file system does not answer";
   try {
-    if (std::ranges::all_of(work_on_files(reopened.size(), naming), [](const WorkResult& one) {
-          return one.state == WorkResult::State::done;
-        }))
-      return;
-  } catch (const Error& error) {
-    failure = error.message();
+    return std::ranges::all_of(work_on_files(reopened.size(), naming), [](const WorkResult& one) {
+      return one.state == WorkResult::State::done;
+    });
+  } catch (const Error&) {
+    return false;
   }
-  warn(Error("", "workers are not restricted to the map's files", failure));
-  files_.reset();
 }
 
 Result<void> WorkerSandbox::enter(pid_t supervisor) {

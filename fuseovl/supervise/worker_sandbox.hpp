@@ -28,6 +28,11 @@ class WorkerSandbox {
                          std::chrono::milliseconds limit = kOriginTimeout,
                          const std::vector<int>& trees = {});
 
+  /// Files and directories that workers made from now on may have to open, those that answer within
+  /// `limit`. False: one did not, or there is no Landlock.
+  bool allow(const std::vector<std::string>& reopened, std::chrono::milliseconds limit);
+  bool restricts_files() const { return files_ && files_->works(); }
+
   /// For good: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
   /// no other files (Landlock), no system calls but those for reading, answering and waiting, and
   /// signals to `supervisor` and itself only. A forbidden call fails with EPERM: a worker killed

@@ -196,6 +196,28 @@ TEST_F(BundleMount, a_damaged_frame_is_read_from_the_originals_else_an_error) {
   EXPECT_EQ(value_or_throw(read_file(mount / ".t/0/pkg7/mod.py")), files_["pkg7/mod.py"]);
 }
 
+TEST_F(BundleMount, a_damaged_frame_of_a_library_is_read_from_its_original_by_a_new_worker) {
+  pack();
+  {
+    const auto reader = value_or_throw(MapReader::open(bundle_));
+    const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
+    for (const auto place : reader.bundle()->objects)
+      damage(opened, reader.bundle()->frames[place / kFrameSize]);
+  }
+  {
+    const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0", "--log", dir_ / "log"});
+    EXPECT_EQ(wrong(mount), "");
+    EXPECT_GT(mount.stat_number("bad"), 0U);
+    EXPECT_LE(mount.stat_number("workers_lost"), 1U);  // 0 without Landlock
+  }
+  write_text(dir_ / "lib/liba.so.1", "another file");
+  const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0"});
+  EXPECT_EQ(wrong(mount), "liba.so.1\n");
+  fs::remove(dir_ / "lib/libb.so.1");
+  const Mount other(bundle_, dir_ / "other", {"--prefetch", "0"});
+  EXPECT_EQ(wrong(other), "liba.so.1\nlibb.so.1\n");
+}
+
 TEST_F(BundleMount, a_damaged_frame_is_read_from_the_other_copy) {
   pack();
   hide_origin();
