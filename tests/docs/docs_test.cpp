@@ -251,6 +251,24 @@ TEST(DocsFigures, include_every_table_completely) {
     EXPECT_THAT(all, HasSubstr("<!-- figures: " + name + " -->\n"));
 }
 
+TEST(DocsShip, shows_the_scripts_that_are_installed) {
+  const auto page = text_of(source("docs/ship.md"));
+  const char* stage = std::getenv("HEDDLE_STAGE");
+  if (!stage || !fs::is_directory(stage + std::string("/share/heddle/ship")))
+    HEDDLE_SKIP("no script is installed in $HEDDLE_STAGE");
+  int scripts = 0;
+  for (const auto& entry : fs::directory_iterator(stage + std::string("/share/heddle/ship"))) {
+    SCOPED_TRACE(entry.path());
+    EXPECT_EQ(::access(entry.path().c_str(), X_OK), 0);
+    auto lines = lines_of(text_of(entry.path().string()));
+    ASSERT_GT(lines.size(), 2U);
+    EXPECT_EQ(lines[0], "#!/bin/sh");
+    for (std::size_t i = 1; i < lines.size(); ++i) EXPECT_THAT(page, HasSubstr("    " + lines[i]));
+    ++scripts;
+  }
+  EXPECT_EQ(scripts, 5);
+}
+
 TEST(DocsLinks, lead_to_existing_files) {
   static const std::regex kLink(R"(\]\(([^)#:]+)\))");
   int links = 0;

@@ -366,6 +366,45 @@ TEST_F(Ship, each_node_pulls_from_a_registry_and_writes_no_cache) {
   EXPECT_THAT(other.err, HasSubstr("; reads " + bundle()));
 }
 
+TEST_F(Ship, each_node_fetches_from_a_web_server_and_goes_on_where_a_transfer_broke) {
+  if (::access("/usr/bin/curl", X_OK) != 0) HEDDLE_SKIP("curl is not installed");
+  // Closes the first connection of each node after 5 MB.
+  std::ofstream(dir_ / "server.py") << R"(
+import http.server, re, socketserver
+broken = set()
+class Handler(http.server.BaseHTTPRequestHandler):
+  def do_GET(self):
+    data = open('app.bundle', 'rb').read()
+    range = re.match(r'bytes=(\d+)-', self.headers.get('Range', ''))
+    begin = int(range[1]) if range else 0
+    self.send_response(206 if range else 200)
+    self.send_header('Content-Length', str(len(data) - begin))
+    if range: self.send_header('Content-Range', f'bytes {begin}-{len(data) - 1}/{len(data)}')
+    self.end_headers()
+    node = self.client_address[0]
+    print(node, begin, flush=True)
+    self.wfile.write(data[begin:] if node in broken else data[begin:5000000])
+    broken.add(node)
+    self.close_connection = True
+  def log_message(self, *_): pass
+class Server(socketserver.ThreadingMixIn, http.server.HTTPServer): pass
+Server(('10.77.0.254', 8000), Handler).serve_forever()
+)";
+  sh("python3 server.py >served 2>server.err & ");
+  const auto script =
+      fs::path(staged_program("fs-ship")).parent_path().parent_path() / "share/heddle/ship/by_curl";
+  const auto shipped =
+      sh("salloc -Q -N4 " + staged_program("fs-ship") + " --json report.json --via '" +
+         script.string() + " {dst} {nodes} {count} http://10.77.0.254:8000/app.bundle' app.bundle");
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  const auto report = Json::parse(value_or_throw(read_file(dir_ / "report.json")));
+  for (const auto& node : report.at("nodes")) EXPECT_EQ(node.at("source"), "copy") << node;
+  int resumed = 0;
+  for (const auto& line : lines_of(value_or_throw(read_file(dir_ / "served"))))
+    resumed += line.ends_with(" 5000000");
+  EXPECT_EQ(resumed, 4);
+}
+
 /// The cluster runs the shipped epilog, or none.
 struct Cancelled : Ship {
   /// Cancels a job of root or `user` that has shipped and runs, or one whose engine is at work.
