@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -20,6 +21,7 @@
 
 #include "base/backoff.hpp"
 #include "base/log.hpp"
+#include "base/mounts.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "fuseovl/files/file_work.hpp"
@@ -499,14 +501,25 @@ void open_tree_roots(std::vector<ServedTree>& trees, std::chrono::milliseconds l
   const SharedArray<int> codes(trees.size());
   const SharedArray<bool> are_fuse(trees.size());
   const bool strict = is_systems_root();
+  // statfs(2) would ask the server for each of a path's many directories.
+  const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
+  const auto is_fuse = [&mounts](int root, dev_t device) {
+    const auto mount = std::ranges::find(mounts, device, &MountEntry::device);
+    if (mount != mounts.end()) return mount->type.starts_with("fuse") || mount->type == "virtiofs";
+    struct statfs system {};  // of a part of it, such as a subvolume of Btrfs
+    return ::fstatfs(root, &system) == 0 && system.f_type == FUSE_SUPER_MAGIC;
+  };
   const auto open = [&](std::size_t i, WorkPlace& place) {
     Fd root(::open(trees[i].path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     codes[i] = errno;
     if (!root) return;
-    const auto status = status_of(root.get(), true);
-    const bool fits = !strict || (status && has_rights_of(trees[i].index.node(kTreeRoot), *status));
-    struct statfs system {};
-    are_fuse[i] = ::fstatfs(root.get(), &system) == 0 && system.f_type == FUSE_SUPER_MAGIC;
+    const auto fits_now = [&](bool sync) {
+      const auto status = status_of(root.get(), sync);
+      if (status)
+        are_fuse[i] = is_fuse(root.get(), ::makedev(status->stx_dev_major, status->stx_dev_minor));
+      return status && has_rights_of(trees[i].index.node(kTreeRoot), *status);
+    };
+    const bool fits = fits_now(false) || !strict || fits_now(true);
     codes[i] = fits ? EMFILE : EBADMSG;  // an open descriptor may be lost on its way
     if (fits) place.give(std::move(root));
   };

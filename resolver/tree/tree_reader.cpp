@@ -7,6 +7,7 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -82,21 +83,24 @@ void make_hole(TreeIndexWriter::Entry& entry) {
 }  // namespace
 
 bool keeps_directory_times(const std::string& path, const std::vector<MountEntry>& mounts) {
+  constexpr std::array<std::string_view, 4> kImages = {"squashfs", "iso9660", "overlay", "erofs"};
+  struct statx st {};
+  if (::statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) != 0)
+    return false;
+  const auto device = ::makedev(st.stx_dev_major, st.stx_dev_minor);
+  const auto at = std::ranges::find(mounts, device, &MountEntry::device);
+  if (at != mounts.end()) {
+    const bool is_fuse = at->type.starts_with("fuse") || at->type == "virtiofs";
+    return is_fuse ? std::ranges::find(kPosixFuse, at->type) != kPosixFuse.end()
+                   : std::ranges::find(kImages, at->type) == kImages.end();
+  }
+  // Of a part of a file system, such as a subvolume of Btrfs. statfs(2) asks the server.
   struct statfs system {};
   if (::statfs(path.c_str(), &system) != 0) return false;
   constexpr auto kErofs = 0xE0F5E1E2;  // EROFS_SUPER_MAGIC_V1, Linux 5.4
   const auto type = static_cast<unsigned>(system.f_type);
-  if (type == SQUASHFS_MAGIC || type == ISOFS_SUPER_MAGIC || type == OVERLAYFS_SUPER_MAGIC ||
-      type == kErofs)
-    return false;
-  if (type != FUSE_SUPER_MAGIC) return true;
-  const MountEntry* at = nullptr;
-  for (const auto& mount : mounts) {
-    const bool holds = mount.point == "/" || path == mount.point ||
-                       (path.starts_with(mount.point) && path[mount.point.size()] == '/');
-    if (holds && (!at || mount.point.size() >= at->point.size())) at = &mount;
-  }
-  return at && std::ranges::find(kPosixFuse, at->type) != kPosixFuse.end();
+  return type != SQUASHFS_MAGIC && type != ISOFS_SUPER_MAGIC && type != OVERLAYFS_SUPER_MAGIC &&
+         type != kErofs && type != FUSE_SUPER_MAGIC;
 }
 
 bool has_same_times(const TreeNode& then, std::int64_t mtime_ns, std::int64_t ctime_ns,

@@ -571,6 +571,20 @@ TEST_F(TreeView, original_is_asked_for_each_directory_once_and_for_each_file_and
         << path << " " << nlohmann::json(requests);
 }
 
+TEST_F(TreeView, mounting_many_trees_looks_each_up_and_asks_nothing_else) {
+  for (int i = 0; i < 20; ++i) add("t" + std::to_string(i) + "/m.py", "x");
+  SlowMount slow(source(), dir_ / "slow", dir_ / "counts");
+  MapMaker maker;
+  for (int i = 0; i < 20; ++i) maker.add_tree(slow.directory() + "/t" + std::to_string(i));
+  const auto map = maker.write(dir_ / "many.map");
+  (void)slow.reset();
+  const Mount mount(map, dir_ / "many", {"--prefetch", "0"});
+  auto counts = slow.counts();
+  EXPECT_EQ(counts.opcodes["LOOKUP"], 20U);
+  EXPECT_EQ(counts.opcodes["STATFS"], 0U);
+  EXPECT_LE(counts.opcodes["GETATTR"], 1U);  // of the root, by the kernel
+}
+
 TEST_F(TreeView, only_its_owner_reaches_a_tree_through_the_mount) {
   add("file", "x");
   mount();
