@@ -5,6 +5,7 @@
 #include "tests/bundle/bundle_support.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/fuse_kernel.hpp"
 #include "tests/support/prelude.hpp"
 #include "tests/support/slow_mount.hpp"
 
@@ -197,6 +198,7 @@ TEST_F(BundleMount, a_damaged_frame_is_read_from_the_originals_else_an_error) {
 }
 
 TEST_F(BundleMount, a_damaged_frame_of_a_library_is_read_from_its_original_by_a_new_worker) {
+  HEDDLE_NEEDS_RESEND();
   pack();
   {
     const auto reader = value_or_throw(MapReader::open(bundle_));
@@ -317,6 +319,7 @@ TEST_F(BundleMount, cut_or_changed_while_mounted_gives_the_right_bytes_or_an_err
 }
 
 TEST_F(BundleMount, a_new_worker_goes_on) {
+  HEDDLE_NEEDS_RESEND();
   pack();
   hide_origin();
   const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0"});
