@@ -135,6 +135,9 @@ class Tree {
     const std::string to(text, static_cast<std::size_t>(size));
     const auto there = open_resolved(root_.get(), below.substr(1), O_PATH,
                                      RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS);
+    if (!there && there.error().code() == ENOSYS)
+      return fail(path, "is a link, which cannot be checked before Linux 5.6", "",
+                  "name what it leads to as a file or library of its own");
     const auto plain = fs::path(below.substr(1)).parent_path() / to;
     const auto normal = plain.lexically_normal().string();
     if ((there || there.error().code() == ENOENT) && normal != ".." && !normal.starts_with("../"))
