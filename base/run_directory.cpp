@@ -3,6 +3,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -60,6 +62,7 @@ struct Confinement {
   std::uint64_t permitted = 0, bounding = 0;
   std::uint64_t no_new_privileges = 1, seccomp = 2;
   std::uint64_t filters = 0;  ///< 0 before Linux 5.9
+  bool has(int capability) const { return (permitted >> capability & 1U) != 0; }
 };
 
 Result<Confinement> confinement_of(const Fd& process) {
@@ -74,6 +77,8 @@ Result<Confinement> confinement_of(const Fd& process) {
                      number("Seccomp", 10, 2), number("Seccomp_filters", 10, 0)};
 }
 
+using Comparison = bool (*)(const Fd& ours, const Fd& theirs);
+
 /// Whether `theirs` can do all that `ours` can, as far as /proc tells.
 bool is_as_free(const Fd& ours, const Fd& theirs) {
   if (!is_same(ours.get(), theirs.get(), "ns/mnt") || !is_same(ours.get(), theirs.get(), "root"))
@@ -84,6 +89,15 @@ bool is_as_free(const Fd& ours, const Fd& theirs) {
          (our->bounding & ~their->bounding) == 0 &&
          their->no_new_privileges <= our->no_new_privileges && their->seccomp <= our->seccomp &&
          their->filters <= our->filters;
+}
+
+/// Whether `theirs` may enter the mount namespace of `ours` by setns(2), and so gains nothing by
+/// giving it a mount. Filters are not compared: a service has its own.
+bool can_enter(const Fd& ours, const Fd& theirs) {
+  const auto our = confinement_of(ours);
+  const auto their = confinement_of(theirs);
+  return our && their && is_same(ours.get(), theirs.get(), "root") && their->has(CAP_SYS_ADMIN) &&
+         (their->has(CAP_SYS_PTRACE) || (our->permitted & ~their->permitted) == 0);
 }
 
 Fd pidfd_of_peer(int socket, pid_t pid) {
@@ -97,7 +111,7 @@ Fd pidfd_of_peer(int socket, pid_t pid) {
   return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
-bool check_peer(int socket, bool is_own) {
+bool check_peer(int socket, Comparison compare) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   // The pid is 0 for a PID namespace that is not below this one.
@@ -111,7 +125,7 @@ bool check_peer(int socket, bool is_own) {
   const Fd theirs(
       ::open(("/proc/" + std::to_string(peer.pid)).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!ours || !theirs || !is_same(ours.get(), theirs.get(), "ns/user") ||
-      !is_same(ours.get(), theirs.get(), "ns/pid") || (is_own && !is_as_free(ours, theirs)))
+      !is_same(ours.get(), theirs.get(), "ns/pid") || !compare(ours, theirs))
     return false;
   // Checks that the pid is still the peer's: once its process has ended, the directory is empty.
   if (!alive) return ::faccessat(theirs.get(), "stat", R_OK, 0) == 0;
@@ -212,7 +226,29 @@ Result<Fd> RunDirectory::lock(std::string_view what, std::chrono::milliseconds l
   return file;
 }
 
-bool is_trusted_peer(int socket) { return check_peer(socket, false); }
-bool is_own_peer(int socket) { return check_peer(socket, true); }
+bool is_trusted_peer(int socket) {
+  return check_peer(socket, [](const Fd&, const Fd&) { return true; });
+}
+
+bool is_own_peer(int socket) { return check_peer(socket, is_as_free); }
+
+bool is_own_server(int socket) {
+  return check_peer(socket, [](const Fd& ours, const Fd& theirs) {
+    return is_as_free(ours, theirs) || can_enter(ours, theirs);
+  });
+}
+
+Result<void> answer_for(int listener) {
+  // unix(7), SO_PEERCRED: a client gets the credentials of the last listen(2).
+  if (::listen(listener, kBacklog) != 0) return fail_errno("the socket", "cannot listen");
+  return {};
+}
+
+Result<std::string> own_confinement() {
+  const Fd self = TRY(open_file("/proc/self", O_PATH | O_DIRECTORY));
+  const auto c = TRY(confinement_of(self));
+  return fmt::format("{:x} {:x} {} {} {}", c.permitted, c.bounding, c.no_new_privileges, c.seccomp,
+                     c.filters);
+}
 
 }  // namespace heddle

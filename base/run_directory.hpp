@@ -55,7 +55,16 @@ class RunDirectory {
 bool is_trusted_peer(int socket);
 /// Whether the peer moreover could do by itself what it asks of this process: it has the same mount
 /// namespace and root, no fewer capabilities, and neither no_new_privs nor seccomp filters that
-/// this process lacks. For services that run what a request names. Does not see Landlock.
+/// this process lacks. For services that run what a request names, and for their clients. Does not
+/// see Landlock.
 bool is_own_peer(int socket);
+/// For clients of mount services: whether the peer is the process that last called listen(2), and
+/// gains nothing by what the client takes from it. True if is_own_peer(), or if it has the same
+/// root and may enter this process's mount namespace: root's services confine themselves.
+bool is_own_server(int socket);
+/// Clients that connect from now on to `listener` find this process as their peer.
+Result<void> answer_for(int listener);
+/// What is_own_peer() compares, of this process: equal for processes that accept each other.
+Result<std::string> own_confinement();
 
 }  // namespace heddle

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "base/content_hash.hpp"
+#include "base/log.hpp"
 #include "base/mounts.hpp"
 #include "base/run_directory.hpp"
 #include "base/try.hpp"
@@ -87,7 +88,9 @@ Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order) {
         std::string(tmp ? tmp : "/tmp"), order.map_id, std::to_string(static_cast<int>(kind)),
         // A user's mount is for this group only (mount_fuse_device()), and shows what these groups
         // may read (LoadOptions::unmapped_groups).
-        std::to_string(::getegid()), fmt::format("{}", fmt::join(groups, " "))})
+        std::to_string(::getegid()), fmt::format("{}", fmt::join(groups, " ")),
+        // Else one could refuse the other's service (is_own_server()).
+        TRY(own_confinement())})
     all += part + '\0';
   for (const auto& word : order.options) all += word + '\0';
   return std::string(kLeasePrefix) + hash_bytes(all).hex();
@@ -131,18 +134,32 @@ Result<Child> start_service(const Fd& door, MountLease::Kind kind, const MountOr
   return Child(-1);
 }
 
+/// A connection to the service. A confined process that may write to the directory could listen in
+/// its place, and its mount would choose what APP loads: EPERM, with a warning.
+Result<Fd> connect_to_own(const RunDirectory& directory, const std::string& name) {
+  // Twice: the fs-gen that made the socket may end before the service answers for it.
+  for (const bool is_last : {false, true}) {
+    Fd socket = TRY(directory.connect_to(name));
+    if (is_own_server(socket.get())) return socket;
+    if (is_last) break;
+  }
+  warn(Error(directory.path(), "another process listens in place of the mount service",
+             "continuing without it", "does a container or sandbox have this directory?"));
+  return fail_errno(name, "is not used", EPERM);
+}
+
 Result<Connection> connect_or_start(const std::string& name, MountLease::Kind kind,
                                     const MountOrder& order) {
   const auto directory = TRY(RunDirectory::open());
   const Fd lock = TRY(directory.lock(name, kLockLimit));
-  auto socket = directory.connect_to(name);
+  auto socket = connect_to_own(directory, name);
   if (socket) return Connection{std::move(*socket), std::nullopt};
   const int code = socket.error().code();
   if (code != ECONNREFUSED && code != ENOENT) return fail(std::move(socket.error()));
   directory.remove(name);  // a killed service leaves it
   const Fd door = TRY(directory.listen_at(name));
   // Before the start: a service without clients ends.
-  Fd client = TRY(directory.connect_to(name));
+  Fd client = TRY(connect_to_own(directory, name));
   return Connection{std::move(client), TRY(start_service(door, kind, order))};
 }
 

@@ -44,6 +44,7 @@ constexpr std::chrono::minutes kStart{5};  ///< longer than --timeout's default
 constexpr std::chrono::seconds kAnswer{30};
 constexpr std::chrono::seconds kClose{1};
 constexpr const char* kProcessName = "heddle-root";
+constexpr const char* kKeeperName = "heddle-door";
 constexpr const char* kPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Kernel file systems, and what resolves names of hosts and users; those that the host has.
 constexpr const char* kHostsOwn[] = {"/proc",       "/sys",      "/etc/hosts", "/etc/resolv.conf",
@@ -68,6 +69,7 @@ Result<std::string> name_of(const NodeContainer& c) {
   add(TRY(identity("/proc/self/ns/mnt")));
   add(TRY(identity("/")));
   add(TRY(identity(c.rootfs.c_str())));
+  add(TRY(own_confinement()));  // else one could refuse the other's server
   for (const char* name : {"SLURM_JOB_ID", "LD_LIBRARY_PATH", "LD_PRELOAD"}) add(variable(name));
   for (const auto& part : {own_program_dir().value_or(""), c.rootfs, c.hook.request.program,
                            c.hook.mpi, c.hook.mount_point, c.hook.cache, c.hook.node})
@@ -227,9 +229,9 @@ Result<void> swap(const NodeContainer& c, pid_t pid) {
   return {};
 }
 
-/// Makes the container, whose first process then serves at `door`.
-Result<void> start(const NodeContainer& c, const RunDirectory& directory, const std::string& name,
-                   const Fd& door) {
+/// Makes the container, whose first process then serves at `door`. Result: that process.
+Result<Child> start(const NodeContainer& c, const RunDirectory& directory, const std::string& name,
+                    const Fd& door) {
   auto sockets = TRY(make_socket_pair());
   ForkOptions options;
   options.dies_with_parent = false;
@@ -269,8 +271,35 @@ Result<void> start(const NodeContainer& c, const RunDirectory& directory, const 
     if (serves.error().code() != ECONNRESET) return fail(std::move(serves.error()));
     return fail(c.engine.empty() ? "fs-hook" : c.engine[0], "made no container");
   }
-  (void)first.release();
-  return {};
+  return first;
+}
+
+/// Stays where the container was started until its server has ended, to answer for the server's
+/// socket (is_own_peer()): the server is in other namespaces and has no rights to show.
+int keep_door(const NodeContainer& c, const RunDirectory& directory, const std::string& name,
+              const Fd& door, const Fd& starter) {
+  auto server = start(c, directory, name, door);
+  const auto done = server ? answer_for(door.get()) : fail(server.error());
+  if (!done) {
+    if (done.error().code() != ECANCELED) report(done.error());
+    return exit_failure;
+  }
+  const auto null = open_file("/dev/null", O_RDWR);
+  for (int fd = 0; null && fd < 3; ++fd) (void)::dup2(null->get(), fd);
+  (void)::chdir("/");
+  ::setsid();
+  (void)send_fd(starter.get(), starter.get());
+  close_fds_but({});
+  return server->wait().value_or(exit_failure);
+}
+
+/// A confined process that may write to the directory could listen in the server's place: it would
+/// get this process's descriptors, and its namespaces would choose what this process executes.
+Result<Fd> connect_to_own(const RunDirectory& directory, const std::string& name) {
+  Fd socket = TRY(directory.connect_to(name));
+  if (is_own_peer(socket.get())) return socket;
+  return fail("the node's container", "another process listens in its place", directory.path(),
+              "does a container or sandbox have this directory?");
 }
 
 /// Connects to the container, and starts it if there is none.
@@ -278,17 +307,32 @@ Result<Fd> connect_or_start(const NodeContainer& c) {
   const auto name = TRY(name_of(c));
   const auto directory = TRY(RunDirectory::open());
   const Fd lock = TRY(directory.lock(name, kStart));
-  auto socket = directory.connect_to(name);
+  auto socket = connect_to_own(directory, name);
   if (socket) return socket;
   if (const int code = socket.error().code(); code != ECONNREFUSED && code != ENOENT) return socket;
   directory.remove(name);  // a killed one leaves it
   const Fd door = TRY(directory.listen_at(name));
-  socket = directory.connect_to(name);  // before the start: without members it ends
+  socket = connect_to_own(directory, name);  // before the start: without members it ends
+  if (!socket) return socket;
   // Not a child of the program that this process becomes.
   Child starter = TRY(fork_child({.default_signals = false}, [&] {
-    const auto done = start(c, directory, name, door);
-    if (!done && done.error().code() != ECANCELED) report(done.error());
-    return int{done ? exit_done : exit_failure};
+    auto sockets = make_socket_pair();
+    ForkOptions options{.dies_with_parent = false, .default_signals = false};
+    options.name = kKeeperName;
+    auto keeper = sockets ? fork_child(options,
+                                       [&] {
+                                         sockets->one.reset();
+                                         return keep_door(c, directory, name, door, sockets->other);
+                                       })
+                          : fail(sockets.error());
+    if (!keeper) {
+      report(keeper.error());
+      return int{exit_failure};
+    }
+    sockets->other.reset();
+    if (!receive_fd(sockets->one.get())) return keeper->wait().value_or(exit_failure);
+    (void)keeper->release();
+    return int{exit_done};
   }));
   if (TRY(starter.wait()) == exit_done) return socket;
   directory.remove(name);

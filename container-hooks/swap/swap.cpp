@@ -259,6 +259,9 @@ Result<Fd> node_mount(const std::string& directory, const Decided& decided) {
   const auto run = TRY(RunDirectory::find(directory));
   note_step("waiting for fs-mount --node at", directory);
   Fd socket = TRY(run.connect_to(kNodeSocket, kNodePatience));
+  if (!is_own_server(socket.get()))
+    return fail(directory, "no service of the host's root listens there", "",
+                "does a container have this directory?");
   const Fd file = TRY(open_file(decided.map, O_RDONLY | O_NONBLOCK | O_NOCTTY));
   auto mount =
       TRY(MountClient(std::move(socket)).want(decided.decision.map_id, file.get(), kNodePatience));

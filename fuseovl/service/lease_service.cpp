@@ -51,8 +51,10 @@ class LeaseService : public MountServer {
   LeaseService(const MountSettings& settings, Fd listener)
       : MountServer(Holding::until_disconnect), settings_(settings) {
     name_ = name_of(listener.get());
+    // A client looks at this process, and not at the fs-gen that made the socket.
+    if (!name_.empty()) ready_ = answer_for(listener.get());
     name_.empty() ? add_client(std::move(listener)) : listen(std::move(listener));
-    ready_ = set_up();
+    if (ready_) ready_ = set_up();
   }
 
   /// Unmounts before the clients see the service's end.

@@ -27,11 +27,12 @@ void wake_at(std::int64_t& next, std::int64_t at) {
 }  // namespace
 
 Result<void> confine_service(std::uint64_t also) {
+  // Without CAP_SYS_PTRACE, as in a container, the kernel shows a service only the namespaces of
+  // clients whose capabilities it has, and clients only those of a service that is dumpable.
+  if (!has_capability(CAP_SYS_PTRACE)) return give_up_new_privileges("fs-mount");
   const auto kept = also | std::uint64_t{1} << CAP_SYS_ADMIN |
                     std::uint64_t{1} << CAP_DAC_READ_SEARCH | std::uint64_t{1} << CAP_SYS_PTRACE;
-  // Without CAP_SYS_PTRACE, as in a container, the kernel shows only namespaces of clients whose
-  // capabilities this process has: it drops none.
-  TRY(drop_capabilities("fs-mount", has_capability(CAP_SYS_PTRACE) ? kept : ~std::uint64_t{0}));
+  TRY(drop_capabilities("fs-mount", kept));
   return give_up_new_privileges("fs-mount");
 }
 

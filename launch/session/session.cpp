@@ -289,6 +289,11 @@ Result<std::vector<Answer>> Session::ask(const Request& request) const {
   const auto run = TRY(RunDirectory::open());
   const auto socket = run.connect_to(socket_name(id()));
   if (!socket) return fail(id(), "the session has ended", socket.error().message());
+  if (!is_own_peer(socket->get()))
+    return fail(id(), "another process listens in place of the session", "",
+                run.path() +
+                    " is of a container or sandbox, or this process is less confined "
+                    "than the one that made the session");
   const auto sent = send_record(socket->get(), request);
   // Else the relay has closed the connection: it says why, or has ended.
   if (!sent && sent.error().code() == EMSGSIZE) return fail(sent.error());
