@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // serve(): the supervisor's loop, and the worker that it forks. The supervisor accesses no served
-// file and no name in the mount, so nothing there can block it.
+// file and no name in the mount, so nothing there can block it, but for kNaming once, where a
+// bundle is damaged.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -31,6 +32,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+
+/// For one answer when a bundle's originals are named: no program and no signal is served
+/// meanwhile.
+constexpr milliseconds kNaming{2000};
 
 /// A signalfd(2) of the supervisor's signals, which are blocked from here on.
 Fd take_signals_by_descriptor() {
@@ -131,10 +136,11 @@ void Supervisor::confine() {
 
 Result<void> Supervisor::start_worker() {
   if (useless_ > 0) pauses_.sleep();
-  // Only now: to name a file in the sandbox asks its file system.
+  // Only now: to name a file in the sandbox asks its file system. All of the bundle's, of which one
+  // may not answer: those that are left out are errors.
   if (state_.wants_originals && !has_originals_) {
     has_originals_ = true;
-    (void)sandbox_.allow(overlay_.files().reopened(true), overlay_.content().origin_timeout);
+    (void)sandbox_.allow(overlay_.files().reopened(true), kNaming);
   }
   started_ = Clock::now();
   answers_ = state_.session.answers;

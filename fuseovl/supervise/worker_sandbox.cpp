@@ -95,7 +95,7 @@ bool WorkerSandbox::allow(const std::vector<std::string>& reopened,
     return std::ranges::all_of(work_on_files(reopened.size(), naming), [](const WorkResult& one) {
       return one.state == WorkResult::State::done;
     });
-  } catch (const Error&) {
+  } catch (const std::exception&) {  // no process, thread or memory
     return false;
   }
 }

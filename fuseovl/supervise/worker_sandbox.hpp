@@ -29,7 +29,7 @@ class WorkerSandbox {
                          const std::vector<int>& trees = {});
 
   /// Files and directories that workers made from now on may have to open, those that answer within
-  /// `limit`. False: one did not, or there is no Landlock.
+  /// `limit`. False: one did not, no process could ask, or there is no Landlock. Throws nothing.
   bool allow(const std::vector<std::string>& reopened, std::chrono::milliseconds limit);
   bool restricts_files() const { return files_ && files_->works(); }
 

@@ -2,7 +2,10 @@
 // Bundles that are mounted as they are, with real programs.
 #include <sys/stat.h>
 
+#include <future>
+
 #include "tests/bundle/bundle_support.hpp"
+#include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/fuse_kernel.hpp"
@@ -218,6 +221,27 @@ TEST_F(BundleMount, a_damaged_frame_of_a_library_is_read_from_its_original_by_a_
   fs::remove(dir_ / "lib/libb.so.1");
   const Mount other(bundle_, dir_ / "other", {"--prefetch", "0"});
   EXPECT_EQ(wrong(other), "liba.so.1\nlibb.so.1\n");
+}
+
+TEST_F(BundleMount, a_damaged_library_is_served_while_the_file_system_of_another_hangs) {
+  HEDDLE_NEEDS_RESEND();
+  const OriginFs origin(dir_ / "source", dir_ / "far");
+  write_text(origin.source() + "/libfar.so.1", some_bytes(300'000, 3));
+  maker_.add_name("v", "libfar.so.1", origin / "libfar.so.1");
+  maker_.write(map_);
+  pack();
+  {
+    const auto reader = value_or_throw(MapReader::open(bundle_));
+    const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
+    for (const auto place : reader.bundle()->objects)
+      damage(opened, reader.bundle()->frames[reader.bundle()->frame_at(place)]);
+  }
+  origin.hang();
+  const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0", "--origin-timeout", "0"});
+  auto got = std::async(std::launch::async, [&] { return read_file(mount / "liba.so.1"); });
+  EXPECT_EQ(got.wait_for(20s), std::future_status::ready);
+  origin.answer();
+  EXPECT_EQ(got.get().value_or(""), some_bytes(300'000, 'a'));
 }
 
 TEST_F(BundleMount, a_damaged_frame_is_read_from_the_other_copy) {
