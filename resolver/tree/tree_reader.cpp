@@ -85,8 +85,8 @@ void make_hole(TreeIndexWriter::Entry& entry) {
 bool keeps_directory_times(const std::string& path, const std::vector<MountEntry>& mounts) {
   constexpr std::array<std::string_view, 4> kImages = {"squashfs", "iso9660", "overlay", "erofs"};
   struct statx st {};
-  if (::statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) != 0)
-    return false;
+  // A tree's root may be a trigger of autofs (/cvmfs/repo), so without AT_NO_AUTOMOUNT.
+  if (::statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, 0, &st) != 0) return false;
   const auto device = ::makedev(st.stx_dev_major, st.stx_dev_minor);
   const auto at = std::ranges::find(mounts, device, &MountEntry::device);
   if (at != mounts.end()) {
