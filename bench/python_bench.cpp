@@ -195,7 +195,7 @@ class Bench {
     test::run_checked({program("fs-resolve"), "pack", map(), "-o", bundle});
     results_.add({"python.large_bundle.mib", number(fs::file_size(bundle)) / (1 << 20), "MiB"});
     results_.add({"python.large_bundle.decoded_again",
-                  decoded_again(bundle, read + " > /dev/null", {}), "frames", 0});
+                  decoded_again(bundle, read + " > /dev/null", {}), "frames"});
     fs::remove_all(tree);
     fs::remove(bundle);
   }

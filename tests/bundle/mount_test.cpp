@@ -234,7 +234,7 @@ TEST_F(BundleMount, a_damaged_library_is_served_while_the_file_system_of_another
     const auto reader = value_or_throw(MapReader::open(bundle_));
     const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
     for (const auto place : reader.bundle()->objects)
-      damage(opened, reader.bundle()->frames[reader.bundle()->frame_at(place)]);
+      damage(opened, reader.bundle()->frames[place / kFrameSize]);
   }
   origin.hang();
   const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0", "--origin-timeout", "0"});
