@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "base/backoff.hpp"
 #include "base/content_hash.hpp"
@@ -48,6 +49,15 @@ Result<void> check(const Fd& directory, const std::string& path) {
   if (status.st_uid != ::geteuid()) return fail_errno(path, "belongs to another user", EPERM);
   if ((status.st_mode & 0022) != 0) return fail(path, "cannot use", "others may write to it");
   return {};
+}
+
+/// The name that the listener at `socket`'s other end was bound to; no rename changes it.
+std::string bound_name(int socket) {
+  sockaddr_un address{};
+  socklen_t size = sizeof(address);
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  const std::string path(address.sun_path, ::strnlen(address.sun_path, sizeof(address.sun_path)));
+  return path.substr(path.rfind('/') + 1);
 }
 
 bool is_same(int ours, int theirs, const char* name) {
@@ -91,8 +101,9 @@ bool is_as_free(const Fd& ours, const Fd& theirs) {
          their->filters <= our->filters;
 }
 
-/// Whether `theirs` may enter the mount namespace of `ours` by setns(2), and so gains nothing by
-/// giving it a mount. Filters are not compared: a service has its own.
+/// Whether `theirs` is as powerful as a process that may enter the mount namespace of `ours` by
+/// setns(2), which also takes CAP_SYS_CHROOT, and so gains nothing by giving it a mount. Filters
+/// are not compared: a service has its own.
 bool can_enter(const Fd& ours, const Fd& theirs) {
   const auto our = confinement_of(ours);
   const auto their = confinement_of(theirs);
@@ -182,6 +193,11 @@ Result<Fd> RunDirectory::connect_to(std::string_view name, std::chrono::millisec
   while (::connect(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     if (errno != EINTR && (errno != EAGAIN || !pauses.sleep_before(end)))
       return fail_errno(path_ + "/" + std::string(name), "no process answers there");
+  // check_peer() finds who listens, not as which service: a confined process that may write to the
+  // directory can give another service's socket this name.
+  if (bound_name(out.get()) != name)
+    return fail(Error::with_code(EADDRNOTAVAIL, path_ + "/" + std::string(name), "cannot connect",
+                                 "this socket was made as another service's"));
   (void)::fcntl(out.get(), F_SETFL, 0);
   return out;
 }

@@ -29,8 +29,8 @@ class RunDirectory {
 
   /// A listening SOCK_SEQPACKET socket; EADDRINUSE: the name exists.
   Result<Fd> listen_at(std::string_view name) const;
-  /// ECONNREFUSED or ENOENT: no process listens. Waits at most `limit` for a place in the listen
-  /// queue.
+  /// ECONNREFUSED or ENOENT: no process listens; EADDRNOTAVAIL: the socket was made by another
+  /// name. Waits at most `limit` for a place in the listen queue.
   Result<Fd> connect_to(std::string_view name,
                         std::chrono::milliseconds limit = std::chrono::seconds(5)) const;
   /// Whether the socket `name` exists and no process listens.
@@ -60,7 +60,7 @@ bool is_trusted_peer(int socket);
 bool is_own_peer(int socket);
 /// For clients of mount services: whether the peer is the process that last called listen(2), and
 /// gains nothing by what the client takes from it. True if is_own_peer(), or if it has the same
-/// root and may enter this process's mount namespace: root's services confine themselves.
+/// root and the power to enter this mount namespace, or as much: root's services are confined.
 bool is_own_server(int socket);
 /// Clients that connect from now on to `listener` find this process as their peer.
 Result<void> answer_for(int listener);

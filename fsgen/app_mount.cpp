@@ -14,6 +14,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/backoff.hpp"
 #include "base/content_hash.hpp"
 #include "base/log.hpp"
 #include "base/mounts.hpp"
@@ -29,6 +30,7 @@ namespace {
 // Opening the map's files on a slow file system takes long; a stopped service must not block a run.
 constexpr std::chrono::milliseconds kMountLimit{120'000};
 constexpr std::chrono::milliseconds kLockLimit{5'000};
+constexpr std::chrono::milliseconds kNotAnsweredFor{60};  // the start of fs-mount takes some
 constexpr int kAttempts = 200;  // to find or start a service, a few milliseconds each
 // The daemon ends within milliseconds of the mount's last process; a mount that is still there
 // after this is used by processes that APP left behind.
@@ -137,12 +139,14 @@ Result<Child> start_service(const Fd& door, MountLease::Kind kind, const MountOr
 /// A connection to the service. A confined process that may write to the directory could listen in
 /// its place, and its mount would choose what APP loads: EPERM, with a warning.
 Result<Fd> connect_to_own(const RunDirectory& directory, const std::string& name) {
-  // Twice: the fs-gen that made the socket may end before the service answers for it.
-  for (const bool is_last : {false, true}) {
-    Fd socket = TRY(directory.connect_to(name));
-    if (is_own_server(socket.get())) return socket;
-    if (is_last) break;
-  }
+  // The fs-gen that made the socket may end before the service that it started answers for it.
+  const auto end = std::chrono::steady_clock::now() + kNotAnsweredFor;
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
+  do {
+    auto socket = directory.connect_to(name);
+    if (socket ? is_own_server(socket->get()) : socket.error().code() != EADDRNOTAVAIL)
+      return socket;
+  } while (pauses.sleep_before(end));
   warn(Error(directory.path(), "another process listens in place of the mount service",
              "continuing without it", "does a container or sandbox have this directory?"));
   return fail_errno(name, "is not used", EPERM);

@@ -296,10 +296,10 @@ int keep_door(const NodeContainer& c, const RunDirectory& directory, const std::
 /// A confined process that may write to the directory could listen in the server's place: it would
 /// get this process's descriptors, and its namespaces would choose what this process executes.
 Result<Fd> connect_to_own(const RunDirectory& directory, const std::string& name) {
-  Fd socket = TRY(directory.connect_to(name));
-  if (is_own_peer(socket.get())) return socket;
+  auto socket = directory.connect_to(name);
+  if (socket ? is_own_peer(socket->get()) : socket.error().code() != EADDRNOTAVAIL) return socket;
   return fail("the node's container", "another process listens in its place", directory.path(),
-              "does a container or sandbox have this directory?");
+              "does a container or sandbox have this directory, or was heddle-door killed?");
 }
 
 /// Connects to the container, and starts it if there is none.

@@ -288,8 +288,9 @@ Result<Fd> Session::lock() const {
 Result<std::vector<Answer>> Session::ask(const Request& request) const {
   const auto run = TRY(RunDirectory::open());
   const auto socket = run.connect_to(socket_name(id()));
-  if (!socket) return fail(id(), "the session has ended", socket.error().message());
-  if (!is_own_peer(socket->get()))
+  const bool is_anothers = !socket && socket.error().code() == EADDRNOTAVAIL;
+  if (!socket && !is_anothers) return fail(id(), "the session has ended", socket.error().message());
+  if (is_anothers || !is_own_peer(socket->get()))
     return fail(id(), "another process listens in place of the session", "",
                 run.path() +
                     " is of a container or sandbox, or this process is less confined "

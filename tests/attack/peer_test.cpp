@@ -147,7 +147,7 @@ class Peer : public ::testing::Test {
     app_ = build_program({dir_ / "app", "int main(void) { return 0; }\n"});
     run_checked({bin("fs-resolve"), "build", "-o", dir_ / "map", app_});
     fs::create_directory(dir_ / "mnt");
-    const auto before = names();
+    before_ = names();
     run_checked({bin("fs-mount"), "--prefetch", "0", dir_ / "map", dir_ / "mnt"});
     start({"fs-mount", "--prefetch", "0", "--node", dir_ / "node"});
     start({"fs-gen", "-q", "--slow", "/", "--map", dir_ / "map", "/bin/sleep", "600"});
@@ -155,7 +155,7 @@ class Peer : public ::testing::Test {
     // Without detached mounts the service refuses, and each fs-gen makes its own mount.
     if (!kernel_has(SYS_open_tree)) return;
     ASSERT_TRUE(wait_until(20s, [&] { return node_answers(); }));
-    ASSERT_TRUE(wait_until(20s, [&] { return names().size() > before.size(); }));
+    ASSERT_TRUE(wait_until(20s, [&] { return names().size() > before_.size(); }));
   }
   void TearDown() override {
     if (app_.empty()) return;
@@ -265,6 +265,7 @@ class Peer : public ::testing::Test {
   TestDir dir_;
   std::string program_;
   std::string app_;
+  std::set<std::string> before_;  ///< names() before the daemons
   std::vector<Child> daemons_;
 };
 
@@ -807,6 +808,60 @@ TEST_P(PowerfulService, clients_take_nothing_from_a_confined_process_that_listen
     EXPECT_THAT(done.err, HasSubstr("another process listens in its place"));
   });
   fs::remove(sockets_ / fs::path(root));
+}
+
+TEST_P(PowerfulService, clients_refuse_a_service_under_the_name_of_another) {
+  HEDDLE_STAGED(fs_launch, "fs-launch");
+  write_text_file(dir_ / "rsh", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n", 0755);
+  const auto session = [&](const Strings& words) {
+    return run(as_user(Strings{fs_launch, "session"} + words));
+  };
+  Strings ids;
+  std::vector<fs::path> relays;
+  for (int i = 0; i < 2; ++i) {
+    const auto made =
+        session({"create", "--rsh", dir_ / "rsh", "--nodes", "here", "--to", dir_ / "home"});
+    ASSERT_EQ(made.status, 0) << made.err;
+    ids.push_back(lines_of(made.out).at(0));
+    relays.push_back(fs::path(sockets_) / ("session." + ids[i]));
+  }
+  const auto aside = fs::path(sockets_) / ("aside." + ids[1]);
+  for (const bool by_link : {false, true}) {
+    SCOPED_TRACE(by_link ? "by a link" : "by a rename");
+    fs::rename(relays[1], aside);
+    by_link ? fs::create_symlink(relays[0], relays[1]) : fs::rename(relays[0], relays[1]);
+    const auto done = session({"daemon", ids[1], "--wait", "--", "touch", dir_ / "home/ran"});
+    EXPECT_NE(done.status, 0);
+    EXPECT_THAT(done.err, HasSubstr("another process listens in place"));
+    EXPECT_FALSE(fs::exists(dir_ / "home/ran"));
+    by_link ? (void)fs::remove(relays[1]) : fs::rename(relays[1], relays[0]);
+    fs::rename(aside, relays[1]);
+  }
+  for (const auto& id : ids) {
+    EXPECT_EQ(session({"daemon", id, "--wait", "--", "true"}).status, 0);
+    EXPECT_EQ(session({"destroy", id}).status, 0);
+  }
+}
+
+TEST_F(Peer, fs_gen_takes_no_mount_from_another_service_under_a_leases_name) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  std::string lease;
+  for (const auto& name : names())
+    if (!before_.count(name)) lease = name;
+  const auto directory = fs::path(value_or_throw(RunDirectory::open()).path());
+  const auto guided = [this] {
+    const auto done = run({bin("fs-gen"), "-q", "--slow", "/", "--map", dir_ / "map", app_});
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.err;
+  };
+  const std::string warning = "another process listens in place of the mount service";
+  EXPECT_THAT(guided(), Not(HasSubstr(warning)));
+  fs::rename(directory / lease, directory / ("aside-" + lease));
+  fs::create_symlink(dir_ / "node/socket", directory / lease);
+  EXPECT_THAT(guided(), HasSubstr(warning));
+  EXPECT_EQ(value_or_throw(RunDirectory::open()).connect_to(lease).error().code(), EADDRNOTAVAIL);
+  fs::rename(directory / ("aside-" + lease), directory / lease);
+  EXPECT_THAT(guided(), Not(HasSubstr(warning)));
 }
 
 TEST_F(Peer, client_knows_the_nodes_service_from_a_confined_process) {
