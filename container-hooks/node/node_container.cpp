@@ -285,10 +285,14 @@ int keep_door(const NodeContainer& c, const RunDirectory& directory, const std::
     return exit_failure;
   }
   const auto null = open_file("/dev/null", O_RDWR);
-  for (int fd = 0; null && fd < 3; ++fd) (void)::dup2(null->get(), fd);
   (void)::chdir("/");
   ::setsid();
-  (void)send_fd(starter.get(), starter.get());
+  // Without descriptors, of which there may be too few.
+  if (const auto sent = send_packet(starter.get(), "started"); !sent) {
+    report(sent.error());
+    return exit_failure;  // which ends the server
+  }
+  for (int fd = 0; null && fd < 3; ++fd) (void)::dup2(null->get(), fd);
   close_fds_but({});
   return server->wait().value_or(exit_failure);
 }
@@ -330,7 +334,12 @@ Result<Fd> connect_or_start(const NodeContainer& c) {
       return int{exit_failure};
     }
     sockets->other.reset();
-    if (!receive_fd(sockets->one.get())) return keeper->wait().value_or(exit_failure);
+    if (!receive_packet(sockets->one.get(), kNoLimit)) {
+      // It has said why and ends. Else it would wait for the server, which waits for its first
+      // client, which waits for this process.
+      ::kill(keeper->pid(), SIGKILL);
+      return keeper->wait().value_or(exit_failure);
+    }
     (void)keeper->release();
     return int{exit_done};
   }));
