@@ -281,21 +281,23 @@ class RunJob {
 };
 
 /// The start of the command itself: the collector is not in it if it is static or setuid.
-void append_start(const Spool& spool, pid_t pid, std::int64_t start, const std::string& path,
-                  const Words& command) {
+void append_start(const Spool& spool, const Collecting& what, pid_t pid, std::int64_t start,
+                  const std::string& path, const Words& command) {
+  std::error_code failed;
+  // fs-launch's agent, which becomes the rank.
+  if (std::filesystem::equivalent(path, "/proc/self/exe", failed)) return;
   StartBody body{};
   body.failed_lookups = body.rank = body.ranks = -1;
   body.ppid = ::getpid();
   body.pgid = ::getpgid(pid);
   body.sid = ::getsid(pid);
-  std::error_code failed;
   const auto real = std::filesystem::canonical(path, failed).string();
   RecordHeader header{kRecordMagic, 0, RecordType::start, kForeign, pid, 0, start};
   std::string record(sizeof header, '\0');
   record.append(reinterpret_cast<const char*>(&body), sizeof body);
   record += (failed || real.size() > kMostRecord / 2 ? path.substr(0, kMostRecord / 2) : real);
   record.append(3, '\0');  // no tags, no container
-  for (std::size_t i = 1; i < command.size(); ++i) {
+  for (std::size_t i = 1; what.argv == "full" && i < command.size(); ++i) {
     if (record.size() + command[i].size() >= kMostRecord) {
       header.flags |= kArgsCut;
       break;
@@ -358,7 +360,7 @@ int run_collected(RunJob& run, const Options& o, const Words& command) {
   const auto started = app.run();
   AppEnd end;
   if (started) {
-    append_start(run.spool(), pid, start, *path, command);
+    append_start(run.spool(), o.what, pid, start, *path, command);
     end = value_or_throw(app.wait(signals));
     append_reaped(run.spool(), pid, end);
   } else {
