@@ -145,6 +145,30 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
   return path;
 }
 
+/// A requeued job has the id of the one that was killed, which is no part of it: writes that one's
+/// archive, unless an fs-job run of it still holds `users`.
+bool stage_killed(const Spool& spool, const Fd& users, json& job, const Options& o) {
+  if (job.is_null() || job.value("restart", std::int64_t{0}) >= restart_count()) return false;
+  try {
+    if (::flock(users.get(), LOCK_EX | LOCK_NB) != 0) return false;
+    (void)stage_job(spool, job, o, true);
+    return true;
+  } catch (const Error& error) {
+    warn(error);
+    return false;
+  }
+}
+
+/// For commands that processes of a job start with, so that no record of theirs is with the killed
+/// one's.
+void stage_killed(const Spool& spool, const Options& o) {
+  const auto lock = spool.lock();
+  if (!lock) return;
+  auto job = spool.read();
+  const auto users = open_file(spool.directory() + "/users", O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+  if (job && users) (void)stage_killed(spool, *users, *job, o);
+}
+
 // source
 
 std::string quoted(const std::string& text, bool is_csh) {
@@ -225,18 +249,8 @@ class RunJob {
           st.st_ino != there.st_ino || ::access(spool.records().c_str(), F_OK) != 0)
         continue;
       json job = TRY(spool.read());
-      // A requeued job has the id of the one that was killed, which is no part of it.
-      if (!job.is_null() && job.value("restart", std::int64_t{0}) != restart_count()) {
-        try {
-          if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
-            (void)stage_job(spool, job, o, true);
-            continue;
-          }
-        } catch (const Error& error) {
-          warn(error);
-        }
-        (void)::flock(fd.get(), LOCK_SH);
-      }
+      if (stage_killed(spool, fd, job, o)) continue;
+      (void)::flock(fd.get(), LOCK_SH);
       if (job.is_null()) {
         job = new_job(spool, o);
         job["run"] = true;
@@ -416,6 +430,7 @@ int start_command(int argc, char** argv) {
   const auto spool = spool_of(o);
   if (const char* to = std::getenv("HEDDLE_JOB_TO")) o.to = to;
   const auto job = new_job(spool, o);
+  stage_killed(spool, o);
   value_or_throw(spool.create());
   const auto lock = value_or_throw(spool.lock());
   if (const auto there = value_or_throw(spool.read()); !there.is_null())
@@ -511,6 +526,7 @@ int source_command(int argc, char** argv) {
   app.add_flag("--slurm", o.slurm, "Print the lines of a Slurm task prolog instead");
   if (const int status = parse(app, argc, argv); status >= 0) return status;
   const auto spool = spool_of(o);
+  stage_killed(spool, o);
   value_or_throw(spool.create());
   const auto variables = value_or_throw(collecting_variables(spool, o.what));
   std::string text;

@@ -41,6 +41,18 @@ class Collected : public ::testing::Test {
     return dir_ / name;
   }
 
+  /// Of what archives() have: the programs `echo` and `true`, by the job's restart.
+  std::map<int, std::string> programs_by_restart() const {
+    std::map<int, std::string> out;
+    for (const auto& file : archives()) {
+      const auto found = read_job(file);
+      for (const std::string name : {"echo", "true"})
+        if (!found.of(name).empty()) out[found.job["restart"]] += name + " ";
+      EXPECT_EQ(found.job["collector"].contains("left"), found.job["restart"] == 0);
+    }
+    return out;
+  }
+
   TestDir dir_;
   std::string fs_job_;
   RunOptions options_;
@@ -1033,17 +1045,51 @@ TEST_F(Collected, a_requeued_job_is_one_of_its_own) {
   EXPECT_EQ(killed.out, "first\n");
   options_.env.push_back("SLURM_RESTART_COUNT=1");
   EXPECT_EQ(fs_job({"run", "-q", "true"}).status, 0);
-  std::map<int, std::string> programs;
-  for (const auto& file : archives()) {
-    const auto found = read_job(file);
-    programs[found.job["restart"]] += found.of("echo").empty() ? "" : "echo ";
-    programs[found.job["restart"]] += found.of("true").empty() ? "" : "true ";
-    EXPECT_EQ(found.job["collector"].contains("left"), found.job["restart"] == 0);
-  }
-  EXPECT_EQ(programs, (std::map<int, std::string>{{0, "echo "}, {1, "true "}}));
+  EXPECT_EQ(programs_by_restart(), (std::map<int, std::string>{{0, "echo "}, {1, "true "}}));
   const auto submitted = fs_job(Strings{"submit", "--db", dir_ / "jobs.db"} + archives());
   ASSERT_EQ(submitted.status, 0) << submitted.err;
   EXPECT_EQ(lines_of(fs_job({"list", "--db", dir_ / "jobs.db"}).out), (Strings{"1", "1"}));
+}
+
+TEST_F(Collected, a_requeued_job_of_a_prolog_is_one_of_its_own) {
+  const auto environment = options_.env;
+  const auto collected = [this](const std::string& program) {
+    return sh("eval \"$(" + fs_job_ + " source --shell sh)\"; " + program).status;
+  };
+  // Prologs of a node's tasks run at once: any may be the first.
+  for (const std::string first : {"start", "source"}) {
+    SCOPED_TRACE(first);
+    for (const auto& file : archives()) fs::remove(file);
+    options_.env = environment;
+    ASSERT_EQ(fs_job({"start"}).status, 0);
+    EXPECT_EQ(collected("/bin/echo"), 0);
+    EXPECT_EQ(fs_job({first}).status, 0);
+    EXPECT_EQ(archives().size(), 0U) << "the job runs";
+    options_.env.push_back("SLURM_RESTART_COUNT=1");
+    EXPECT_EQ(fs_job({first}).status, 0);
+    EXPECT_EQ(archives().size(), 1U);
+    EXPECT_EQ(collected("/bin/true"), 0);
+    EXPECT_EQ(fs_job({"start"}).status, 0);
+    // Without the scheduler's variables it is the same job.
+    EXPECT_EQ(sh("unset SLURM_RESTART_COUNT; " + fs_job_ + " start").status, 0);
+    EXPECT_EQ(fs_job({"stop"}).status, 0);
+    EXPECT_EQ(fs_job({"stage"}).status, 0);
+    EXPECT_EQ(programs_by_restart(), (std::map<int, std::string>{{0, "echo "}, {1, "true "}}));
+  }
+}
+
+TEST_F(Collected, a_run_without_arguments_has_none_in_a_job_that_keeps_them) {
+  const auto unlinked = compile("unlinked", "int main(void) { return 0; }", {"-static"});
+  ASSERT_EQ(fs_job({"start"}).status, 0);
+  for (const std::string what : {"full", "exe", "none"})
+    EXPECT_EQ(fs_job({"run", "-q", "--argv", what, "--", unlinked, what}).status, 0);
+  ASSERT_EQ(fs_job({"stop"}).status, 0);
+  ASSERT_EQ(fs_job({"stage"}).status, 0);
+  const auto found = read_job(archives().at(0));
+  Strings all;
+  for (const auto& row : found.of("unlinked")) all = all + row.args();
+  EXPECT_EQ(found.of("unlinked").size(), 3U);
+  EXPECT_EQ(all, Strings{"full"});
 }
 
 TEST_F(Collected, a_recording_says_which_files_each_process_used) {
@@ -1051,7 +1097,10 @@ TEST_F(Collected, a_recording_says_which_files_each_process_used) {
   write_text_file(dir_ / "data", std::string(70'000, 'x'));
   const auto result = collect({fs_record, "-q", "--io", "--out", dir_ / "trace", "sh", "-c",
                                "cat data >copy; cat missing; exit 3"});
-  if (result.status != 3) HEDDLE_SKIP("fs-record cannot mount here: " + result.err);
+  if (const auto alone = run({fs_record, "-q", "--out", dir_ / "alone", "true"}, options_);
+      alone.status != 0)
+    HEDDLE_SKIP("fs-record cannot mount here: " + alone.err);
+  ASSERT_EQ(result.status, 3) << result.err;
   options_.env.push_back("FS_JOB_DB=" + dir_ / "jobs.db");
   ASSERT_EQ(fs_job({"submit", archives().at(0)}).status, 0);
   const auto joined = fs_job({"submit", "--trace", dir_ / "trace", "1"});
