@@ -16,10 +16,13 @@
 namespace heddle::jobs::store {
 namespace {
 
+// What a hostile trace may cost.
+constexpr int kMostRuns = 1000;
 constexpr std::size_t kMostRows = std::size_t{1} << 20;
-constexpr std::size_t kMostOfPid = 1000;               ///< programs: each event looks at them
-constexpr std::int64_t kMost = std::int64_t{1} << 53;  ///< sums stop there
-constexpr std::int64_t kSlack = 1'000'000;             ///< an event is logged after its call
+constexpr std::size_t kMostBytes = std::size_t{512} << 20;  ///< of paths
+constexpr std::size_t kMostOfPid = 1000;                    ///< programs: each event looks at them
+constexpr std::int64_t kMost = std::int64_t{1} << 53;       ///< sums stop there
+constexpr std::int64_t kSlack = 1'000'000;                  ///< an event is logged after its call
 
 /// A program that a process executed.
 struct Image {
@@ -36,8 +39,11 @@ class Join : public trace::TraceSink {
   Join(Database& database, std::int64_t job, const std::string& file)
       : db_(database), job_(job), file_(file) {}
 
-  void begin_run(const trace::RunHeader& header, int) override {
+  void begin_run(const trace::RunHeader& header, int number) override {
+    if (number > kMostRuns) throw Error(file_, "cannot be joined", "it has too many runs");
     start_ = static_cast<std::int64_t>(header.start_unix_ns / 1000);
+    if (!images_.empty() && host_ == header.host) return;
+    host_ = header.host;
     images_.clear();
     db_.each(
         "SELECT node_id, n, start, finish, path, pid, host FROM processes WHERE job_id = ? ORDER "
@@ -67,8 +73,12 @@ class Join : public trace::TraceSink {
       ++out_.unknown;
       return;
     }
-    Use& use = uses_[{{image->node_id, image->n}, std::string(event.path)}];
-    if (uses_.size() > kMostRows) throw Error(file_, "cannot be joined", "it has too many files");
+    const auto [at, is_new] =
+        uses_.try_emplace({{image->node_id, image->n}, std::string(event.path)});
+    Use& use = at->second;
+    if (is_new) bytes_ += event.path.size();
+    if (uses_.size() > kMostRows || bytes_ > kMostBytes)
+      throw Error(file_, "cannot be joined", "it has too many files");
     const auto add = [](std::int64_t& sum, std::int64_t more) {
       sum = std::min(kMost, sum + std::clamp<std::int64_t>(more, 0, kMost));
     };
@@ -136,9 +146,11 @@ class Join : public trace::TraceSink {
   Database& db_;
   std::int64_t job_;
   const std::string& file_;
+  std::string host_;  ///< whose programs are in images_
   std::int64_t start_ = 0;
   std::unordered_map<std::int64_t, std::vector<Image>> images_;  ///< by pid, in order of start
   std::map<std::pair<std::pair<std::int64_t, std::int64_t>, std::string>, Use> uses_;
+  std::size_t bytes_ = 0;
   bool with_bytes_ = false;
   JoinedTrace out_;
 };
