@@ -890,7 +890,7 @@ HEDDLE_EXPORT int waitid(idtype_t which, id_t id, siginfo_t* info, int options) 
                    : child.si_code == CLD_DUMPED ? child.si_status | 0x80
                                                  : 0x7f,  // stopped
                    usage);
-    if (result == 0 && info) *info = child;
+    if (info) *info = child;  // on failure the kernel clears it
     return result;
   }
 }

@@ -273,6 +273,8 @@ int main(int c, char** v) {
   memset(&info, 0, sizeof info);
   if (waitid(P_PID, child, &info, WEXITED) || info.si_pid != child) return 4;
   if (waitid(P_ALL, 0, 0, WEXITED) != -1 || errno != ECHILD) return 5;
+  siginfo_t none = info;
+  if (waitid(P_ALL, 0, &none, WEXITED) != -1 || errno != ECHILD || none.si_pid) return 6;
   return info.si_code == CLD_EXITED ? info.si_status : 100 + info.si_status;
 })");
   ASSERT_EQ(collect({waits, unlinked}).status, 3);
