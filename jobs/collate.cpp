@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "jobs/collate.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -548,10 +549,13 @@ class Reader {
     for (auto& set : out_.libraries)
       for (auto& library : set) {
         const auto [at, is_new] = known.try_emplace(library.path);
-        struct stat st {};
-        if (is_new && library.path.starts_with('/') && ::stat(library.path.c_str(), &st) == 0 &&
-            S_ISREG(st.st_mode))
-          at->second = st.st_size;
+        struct statx st {};
+        // A size that the node knows needs no answer of a file server.
+        if (is_new && library.path.starts_with('/') &&
+            ::statx(AT_FDCWD, library.path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE | STATX_SIZE,
+                    &st) == 0 &&
+            S_ISREG(st.stx_mode))
+          at->second = static_cast<std::int64_t>(st.stx_size);
         library.size = at->second;
       }
   }
