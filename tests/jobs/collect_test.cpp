@@ -248,7 +248,7 @@ TEST_F(Collected, a_child_without_the_collector_has_an_end_by_waitid) {
 #include <signal.h>
 #include <stdlib.h>
 int main(int c, char** v) {
-  for (volatile int i = 0; i < 30000000; ++i);
+  for (volatile int i = 0; i < 300000000; ++i);
   if (c > 1) raise(atoi(v[1]));
   return 3;
 })",
@@ -508,7 +508,7 @@ int main(int argc, char** argv) {
     return static_cast<double>(of.threads[0].at("rdtsc_duration")) /
            static_cast<double>(of.number("finish") - of.number("start"));
   };
-  EXPECT_NEAR(rate(rows[0]), rate(rows[1]), 0.1 * rate(row));
+  EXPECT_NEAR(rate(rows[0]), rate(rows[1]), 0.4 * rate(row));
   EXPECT_GE(known["vol_ctxsw"], 5);
   EXPECT_EQ(values.at("mpirank"), 3);
   EXPECT_EQ(values.at("numranks"), 5);
