@@ -57,6 +57,15 @@ class BundleMount : public ::testing::Test {
     const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
     ASSERT_EQ(::pwrite(opened.get(), "damage", 6, static_cast<off_t>(frame.offset + 20)), 6);
   }
+  /// Damages the frames in which libraries begin.
+  void damage_libraries() {
+    const auto reader = value_or_throw(MapReader::open(bundle_));
+    const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
+    for (const auto place : reader.bundle()->objects) {
+      const auto& frame = reader.bundle()->frames[place / kFrameSize];
+      ASSERT_EQ(::pwrite(opened.get(), "damage", 6, static_cast<off_t>(frame.offset + 20)), 6);
+    }
+  }
   /// Names the files of the mount that are not as they should be.
   std::string wrong(const Mount& mount) {
     std::string out;
@@ -203,12 +212,7 @@ TEST_F(BundleMount, a_damaged_frame_is_read_from_the_originals_else_an_error) {
 TEST_F(BundleMount, a_damaged_frame_of_a_library_is_read_from_its_original_by_a_new_worker) {
   HEDDLE_NEEDS_RESEND();
   pack();
-  {
-    const auto reader = value_or_throw(MapReader::open(bundle_));
-    const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
-    for (const auto place : reader.bundle()->objects)
-      damage(opened, reader.bundle()->frames[place / kFrameSize]);
-  }
+  damage_libraries();
   {
     const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0", "--log", dir_ / "log"});
     EXPECT_EQ(wrong(mount), "");
@@ -230,12 +234,7 @@ TEST_F(BundleMount, a_damaged_library_is_served_while_the_file_system_of_another
   maker_.add_name("v", "libfar.so.1", origin / "libfar.so.1");
   maker_.write(map_);
   pack();
-  {
-    const auto reader = value_or_throw(MapReader::open(bundle_));
-    const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
-    for (const auto place : reader.bundle()->objects)
-      damage(opened, reader.bundle()->frames[place / kFrameSize]);
-  }
+  damage_libraries();
   origin.hang();
   const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0", "--origin-timeout", "0"});
   auto got = std::async(std::launch::async, [&] { return read_file(mount / "liba.so.1"); });
