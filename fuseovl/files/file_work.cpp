@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/file_work.hpp"
 
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/backoff.hpp"
 #include "base/channel.hpp"
@@ -109,12 +111,15 @@ class Group {
 
   void run() {
     std::vector<std::jthread> helpers;
-    for (;;) {
+    for (long waits = own_waits();;) {
       const auto at = next_++;
       if (at >= pieces_.size()) return;
       const auto begin = Clock::now();
       do_piece(pieces_[at]);
-      if (Clock::now() - begin < kSlow || ++threads_ > kMostThreads) continue;
+      if (Clock::now() - begin < kSlow) continue;
+      // One that only lost its CPU needs no help.
+      const long before = std::exchange(waits, own_waits());
+      if (waits == before || ++threads_ > kMostThreads) continue;
       try {
         helpers.emplace_back([this] { run(); });
       } catch (const std::system_error&) {  // no more threads
@@ -126,6 +131,12 @@ class Group {
   using Clock = std::chrono::steady_clock;
   static constexpr std::size_t kMostThreads = 16;
   static constexpr auto kSlow = std::chrono::microseconds(100);
+
+  /// How often this thread has waited.
+  static long own_waits() {
+    rusage used{};
+    return ::getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_nvcsw : -1;
+  }
 
   void do_piece(std::size_t piece) {
     states_[piece] = State::late;

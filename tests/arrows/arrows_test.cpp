@@ -92,7 +92,7 @@ const std::vector<Rule>& rules() {
       // Freestanding, by the auditor's system calls.
       {"jobs/collector", {"base", "fuseovl/audit"}},
       {"jobs", {"base", "base/launch", "jobs/collector"}},
-      {"jobs/store", {"base", "jobs", "record/diff"}},
+      {"jobs/store", {"base", "jobs", "record/diff", "record/trace"}},
       {"jobs/outliers", {"base", "jobs/store"}},
       {"container-hooks", {"base", "base/sandbox"}},
       {"tests", {"*"}},
