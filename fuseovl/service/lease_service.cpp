@@ -98,7 +98,9 @@ class LeaseService : public MountServer {
 
   bool has(const std::string& id) override { return stands_ && id == id_; }
   Result<void> check(const std::string&, int) const override { return {}; }
-  std::vector<int> prepare() override {
+  std::vector<int> prepare(const std::string& id) override {
+    if (stands_ || !making_.empty()) return {};  // make() refuses
+    making_ = id;
     auto pair = make_socket_pair();
     if (!pair) return {};
     daemon_ = std::move(pair->one);
@@ -107,8 +109,8 @@ class LeaseService : public MountServer {
   }
   Result<void> make(const std::string& id, int map) const override {
     TRY(Result<void>(ready_));
+    if (id != making_) return fail("fs-mount", "serves another map here");
     if (!service_) return fail_errno("fs-mount", "cannot start a daemon", EMFILE);
-    if (stands_) return fail("fs-mount", "serves another map here");
     MountSettings settings = settings_;
     settings.load.map_fd = map;
     settings.map_id = id;
@@ -125,6 +127,8 @@ class LeaseService : public MountServer {
   /// Less than the 120 s that clients wait.
   std::chrono::milliseconds longest_mount() const override { return std::chrono::seconds(115); }
   void made(const std::string& id, const Result<void>& done) override {
+    if (id != making_) return;  // another map was asked for
+    making_.clear();
     service_.reset();
     if (done && stays_outside())
       if (auto entered = receive_packet(daemon_.get(), std::chrono::milliseconds(0)))
@@ -211,6 +215,7 @@ class LeaseService : public MountServer {
   Fd daemon_;                   ///< hangs up when the daemon has ended
   Fd service_;                  ///< the daemon's end of that pair
   std::vector<Fd> namespaces_;  ///< stays_outside(): user and mount namespace of the mount
+  std::string making_;          ///< id of the map that is being mounted
   bool stands_ = false;
   std::string id_;  ///< of the map that is mounted
   bool released_ = false;

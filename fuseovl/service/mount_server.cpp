@@ -174,13 +174,18 @@ bool MountServer::begin(Work& work) {
 }
 
 Result<void> MountServer::start(Work& work, bool mounts) {
-  auto keep = mounts ? prepare() : std::vector<int>();
+  auto keep = mounts ? prepare(work.id) : std::vector<int>();
   keep.push_back(work.map.get());
   work.mounts = mounts;
-  work.task.emplace(TRY(Task::start(
+  auto task = Task::start(
       {.keep = {keep}}, mounts ? longest_mount() : std::chrono::milliseconds(0), [&, mounts] {
         return mounts ? make(work.id, work.map.get()) : check(work.id, work.map.get());
-      })));
+      });
+  if (!task) {
+    if (mounts) made(work.id, fail(Error(task.error())));
+    return fail(task.error());
+  }
+  work.task.emplace(std::move(*task));
   return {};
 }
 

@@ -40,8 +40,8 @@ class MountServer {
   virtual bool has(const std::string& id) = 0;
   /// In a child: whether the map may be served.
   virtual Result<void> check(const std::string& id, int map) const = 0;
-  /// Called before the child that mounts starts; result: descriptors that it keeps.
-  virtual std::vector<int> prepare() { return {}; }
+  /// Called before the child that mounts `id` starts; result: descriptors that it keeps.
+  virtual std::vector<int> prepare(const std::string&) { return {}; }
   /// In a child: mounts, and returns when the mount answers.
   virtual Result<void> make(const std::string& id, int map) const = 0;
   /// Limit of make().

@@ -269,6 +269,31 @@ class Peer : public ::testing::Test {
   std::vector<Child> daemons_;
 };
 
+TEST_F(Peer, request_for_another_map_leaves_a_runs_mount_as_it_is) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  std::string lease;
+  for (const auto& name : names())
+    if (!before_.count(name)) lease = name;
+  const auto directory = value_or_throw(RunDirectory::open());
+  const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
+  ucred service{};
+  const auto ask = [&](const std::string& id) {
+    auto socket = value_or_throw(directory.connect_to(lease));
+    socklen_t size = sizeof(service);
+    EXPECT_EQ(::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &service, &size), 0);
+    return MountClient(std::move(socket)).want(id, map.get(), 5s);
+  };
+  const auto is_served = [&] {
+    const auto own = ask(map_id());
+    return own && ::faccessat(own->tree.get(), ".heddle/index", F_OK, 0) == 0;
+  };
+  EXPECT_TRUE(is_served());
+  EXPECT_FALSE(ask(hash_bytes("another map").hex()));
+  EXPECT_TRUE(is_served()) << "it is unmounted";
+  ::kill(daemons_.back().pid(), SIGTERM);
+  EXPECT_TRUE(wait_until(20s, [&] { return !is_running(service.pid); })) << "the service is left";
+}
+
 TEST_F(Peer, owner_gets_a_mount) {
   HEDDLE_NEEDS_OPEN_TREE();
   EXPECT_EQ(attack_after([] { return true; }, weapons()), an_answer | a_descriptor);
