@@ -295,11 +295,9 @@ int run_program(int argc, char** argv) {
   if (const auto at = std::ranges::find(split.options, "--hold");
       at != split.options.end() &&
       (at + 1 == split.options.end() || (at[1] != "agent" && at[1] != "exec"))) {
-    Words words(argv, argv + argc);
-    words[1 + (at - split.options.begin())] += "=agent";
-    std::vector<const char*> list;
-    for (const auto& word : words) list.push_back(word.c_str());
-    split = split_command_line(app, argc, list.data());
+    static char agent[] = "--hold=agent";
+    argv[1 + (at - split.options.begin())] = agent;
+    split = split_command_line(app, argc, argv);
   }
   if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
   if (split.command.empty()) return usage_error("fs-launch", "no launcher given");

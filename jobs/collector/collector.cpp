@@ -866,7 +866,7 @@ HEDDLE_EXPORT pid_t waitpid(pid_t pid, int* status, int options) {
 }
 HEDDLE_EXPORT pid_t wait(int* status) { return wait_for(-1, status, 0, nullptr); }
 
-// libc's tells no usage: it only waits, and the kernel's tells it.
+// libc's has no usage: it only waits, and the system call, which has, reaps.
 HEDDLE_EXPORT int waitid(idtype_t which, id_t id, siginfo_t* info, int options) {
   static constinit Next<int(idtype_t, id_t, siginfo_t*, int)> next("waitid");
   auto* function = next.get();

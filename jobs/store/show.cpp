@@ -181,8 +181,7 @@ int show_command(int argc, char** argv) {
         flag("--threads", View::threads, "The threads");
         flag("--libs", View::libraries,
              "Which libraries each process had, from where, how large, and how many paths were "
-             "tried "
-             "and missed");
+             "tried and missed");
         flag("--files", View::files,
              "What each process read and wrote, most first, and which files where a trace was "
              "submitted");

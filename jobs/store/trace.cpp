@@ -96,7 +96,7 @@ class Join : public trace::TraceSink {
   /// What was stored of these processes before goes: a trace may be submitted again.
   JoinedTrace store() {
     if (uses_.empty())
-      throw Error(file_, "cannot be joined", "none of its events is of a process of the job", {});
+      throw Error(file_, "cannot be joined", "none of its events is of a process of the job");
     Transaction transaction(db_);
     std::pair<std::int64_t, std::int64_t> process{-1, -1};
     for (const auto& [key, use] : uses_)
@@ -130,7 +130,7 @@ class Join : public trace::TraceSink {
   static std::string short_name(const std::string& host) { return host.substr(0, host.find('.')); }
 
   /// The last program of this pid, and of this path where the trace has it, that had started. ld.so
-  /// loads a program's libraries before the collector in it tells the start.
+  /// loads a program's libraries before the collector in it writes the start.
   const Image* image_of(const trace::Event& event) const {
     const auto list = images_.find(event.pid);
     if (list == images_.end()) return nullptr;

@@ -117,8 +117,9 @@ int heddle_session_destroy(heddle_session* session);
 
 /* ---- In a daemon ---- */
 
-/* The session's ID, its directory on this node (bin, lib, libs, files, tmp), its Slurm job or step
- * ("" without Slurm), and this node's name; NULL outside of a daemon. Static. */
+/* The session's ID, its directory on this node (bin, lib, libs, files, tmp), the job or step
+ * whose ranks are its, as heddle_session_ranks() names it ("": of any), and this node's name; NULL
+ * outside of a daemon. Static. */
 const char* heddle_daemon_session(void);
 const char* heddle_daemon_directory(void);
 const char* heddle_daemon_step(void);

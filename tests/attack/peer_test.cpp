@@ -448,6 +448,16 @@ class PowerfulService : public Peer, public ::testing::WithParamInterface<unsign
                    "XDG_RUNTIME_DIR=" + (dir_ / "run")} +
            argv;
   }
+  RunResult session(const Strings& words) const {
+    return run(as_user(Strings{staged_program("fs-launch"), "session"} + words));
+  }
+  /// The ID of a session of this machine, whose agent is started as by a remote shell.
+  std::string make_session() const {
+    const auto rsh = write_text_file(dir_ / "rsh", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n", 0755);
+    const auto made = session({"create", "--rsh", rsh, "--nodes", "here", "--to", dir_ / "home"});
+    EXPECT_EQ(made.status, 0) << made.err;
+    return made.out.substr(0, made.out.find('\n'));
+  }
   bool become_user() const {
     return ::setgid(GetParam()) == 0 && ::setuid(GetParam()) == 0 &&
            ::prctl(PR_SET_DUMPABLE, 1) == 0;
@@ -501,14 +511,8 @@ TEST_P(PowerfulService, session_runs_nothing_for_a_confined_peer) {
   const auto payload =
       build_program({dir_ / "payload", "#include <fcntl.h>\nint main(void) { return open(\"" +
                                            marker + "\", O_CREAT | O_WRONLY, 0666) < 0; }\n"});
-  write_text_file(dir_ / "rsh", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n", 0755);
-  const auto session = [&](const Strings& words) {
-    return run(as_user(Strings{fs_launch, "session"} + words));
-  };
-  const auto made =
-      session({"create", "--rsh", dir_ / "rsh", "--nodes", "here", "--to", dir_ / "home"});
-  ASSERT_EQ(made.status, 0) << made.err;
-  const auto id = made.out.substr(0, made.out.find('\n'));
+  const auto id = make_session();
+  ASSERT_NE(id, "");
   // docs/security.md
   EXPECT_EQ(rights_of("heddle-session"),
             rights_in(run_checked(as_user({"cat", "/proc/self/status"})).out));
@@ -793,14 +797,8 @@ TEST_P(PowerfulService, clients_take_nothing_from_a_confined_process_that_listen
   ASSERT_EQ(::setns(here.get(), CLONE_NEWNS), 0);
 
   // fs-launch session and its relay.
-  write_text_file(dir_ / "rsh", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n", 0755);
-  const auto session = [&](const Strings& words) {
-    return run(as_user(Strings{fs_launch, "session"} + words));
-  };
-  const auto made =
-      session({"create", "--rsh", dir_ / "rsh", "--nodes", "here", "--to", dir_ / "home"});
-  ASSERT_EQ(made.status, 0) << made.err;
-  const auto id = made.out.substr(0, made.out.find('\n'));
+  const auto id = make_session();
+  ASSERT_NE(id, "");
   const auto relay = sockets_ / fs::path("session." + id);
   fs::rename(relay, dir_ / "home/aside");
   attack(strict, "session." + id, [&](bool is_free) {
@@ -837,17 +835,11 @@ TEST_P(PowerfulService, clients_take_nothing_from_a_confined_process_that_listen
 
 TEST_P(PowerfulService, clients_refuse_a_service_under_the_name_of_another) {
   HEDDLE_STAGED(fs_launch, "fs-launch");
-  write_text_file(dir_ / "rsh", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n", 0755);
-  const auto session = [&](const Strings& words) {
-    return run(as_user(Strings{fs_launch, "session"} + words));
-  };
   Strings ids;
   std::vector<fs::path> relays;
   for (int i = 0; i < 2; ++i) {
-    const auto made =
-        session({"create", "--rsh", dir_ / "rsh", "--nodes", "here", "--to", dir_ / "home"});
-    ASSERT_EQ(made.status, 0) << made.err;
-    ids.push_back(lines_of(made.out).at(0));
+    ids.push_back(make_session());
+    ASSERT_NE(ids.back(), "");
     relays.push_back(fs::path(sockets_) / ("session." + ids[i]));
   }
   const auto aside = fs::path(sockets_) / ("aside." + ids[1]);
