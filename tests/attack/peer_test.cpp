@@ -17,7 +17,9 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
@@ -292,6 +294,52 @@ TEST_F(Peer, request_for_another_map_leaves_a_runs_mount_as_it_is) {
   EXPECT_TRUE(is_served()) << "it is unmounted";
   ::kill(daemons_.back().pid(), SIGTERM);
   EXPECT_TRUE(wait_until(20s, [&] { return !is_running(service.pid); })) << "the service is left";
+}
+
+TEST_F(Peer, requests_for_another_map_while_a_mount_is_made_take_no_runs_mount_away) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  const auto directory = value_or_throw(RunDirectory::open());
+  const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
+  const auto others = names();
+  const auto ask_new_services = [&](const std::string& id, int of) {
+    for (const auto& name : names())
+      if (!others.count(name))
+        if (auto socket = directory.connect_to(name))
+          if (const auto mount = MountClient(std::move(*socket)).want(id, of, 5s))
+            return ::faccessat(mount->tree.get(), ".heddle/index", F_OK, 0) == 0;
+    return false;
+  };
+  std::atomic<bool> is_over = false;
+  std::atomic<int> asked = 0;
+  std::vector<std::thread> attackers;
+  for (int i = 0; i < 4; ++i)
+    attackers.emplace_back([&] {
+      for (const auto id = hash_bytes("another map").hex(); !is_over; ++asked)
+        EXPECT_FALSE(ask_new_services(id, map.get()));
+    });
+  int served = 0;
+  for (int i = 0; i < 10; ++i) {
+    SCOPED_TRACE(i);
+    const auto own = dir_ / ("map" + std::to_string(i));  // a service of its own
+    run_checked({bin("fs-resolve"), "build", "-o", own, i % 2 != 0 ? "/bin/sleep" : "/bin/ls"});
+    const auto id = hash_bytes(value_or_throw(read_file(own))).hex();
+    const auto file = value_or_throw(open_file(own, O_RDONLY));
+    auto run = start_silently(bin("fs-gen"),
+                              {"fs-gen", "-q", "--slow", "/", "--map", own, "/bin/sleep", "600"});
+    const auto is_served = [&] { return ask_new_services(id, file.get()); };
+    if (wait_until(3s, is_served)) {  // else a request came before the run's own
+      ++served;
+      std::this_thread::sleep_for(200ms);
+      EXPECT_TRUE(is_served()) << "it is unmounted";
+    }
+    ::kill(run.pid(), SIGTERM);
+    (void)run.wait_for(10s);
+    EXPECT_TRUE(wait_until(20s, [&] { return names() == others; })) << "a service is left";
+  }
+  is_over = true;
+  for (auto& attacker : attackers) attacker.join();
+  EXPECT_GT(asked, 0);
+  EXPECT_GE(served, 3);
 }
 
 TEST_F(Peer, owner_gets_a_mount) {
