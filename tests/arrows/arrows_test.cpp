@@ -108,9 +108,10 @@ struct Fence {
   const char* directory;
 };
 constexpr Fence kFences[] = {
-    {"LIEF/", "resolver/elf"},  {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
-    {"fuse3/", "fuseovl"},      {"fuse_", "fuseovl"},         {"grpcpp/", "compat/server"},
-    {"curl/", "ship/registry"}, {"zstd.h", "ship/bundle"},
+    {"LIEF/", "resolver/elf"},   {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
+    {"fuse3/", "fuseovl"},       {"fuse_", "fuseovl"},         {"grpcpp/", "compat/server"},
+    {"curl/", "ship/registry"},  {"zstd.h", "ship/bundle"},    {"pmix.h", "launch/pmix"},
+    {"sqlite3.h", "jobs/store"}, {"libpq-fe.h", "jobs/store"},
 };
 
 bool is_below(const std::string& path, const std::string& directory) {
