@@ -28,20 +28,19 @@
 #include "base/run_main.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
+#include "fsgen/doctor.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "jobs/metadata.hpp"
 #include "jobs/spool.hpp"
 #include "launch/allocation.hpp"
 #include "launch/hooks.hpp"
-#include "launch/pmix_command.hpp"
 #include "launch/profile.hpp"
-#include "launch/profile_command.hpp"
 #include "launch/rank_agent.hpp"
 #include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
 #include "launch/rank_watch.hpp"
 #include "launch/session/hold.hpp"
-#include "launch/session/session_command.hpp"
+#include "launch/sub_commands.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
 namespace heddle::launch {
@@ -280,6 +279,15 @@ AppEnd launch(Options& o) {
   for (const auto& [name, value] : hooks->variables) ::setenv(name.c_str(), value.c_str(), 1);
   if (!reports && !hold) return {become_launcher(o.command)};
   return run_launcher(o.command, reports ? reports->path() : "");
+}
+
+/// Becomes libexec/heddle/heddle-pmix (launch/pmix), the one program that needs libpmix. One error
+/// where it is missing, or cannot be loaded.
+[[noreturn]] void become_pmix(int argc, const char* const* argv) {
+  const auto program = value_or_throw(own_program_dir()) + "/../libexec/heddle/heddle-pmix";
+  (void)value_or_throw(pmix_version());
+  const int error = execute({program, {argv, argv + argc}, Environment().entries()});
+  throw Error::from_errno(program, "cannot be executed", error);
 }
 
 int run_program(int argc, char** argv) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "launch/session/session_command.hpp"
+#include "launch/sub_commands.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

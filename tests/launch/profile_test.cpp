@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launch/profile_command.hpp"
+#include "launch/sub_commands.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {

@@ -3,7 +3,8 @@
 
 namespace heddle::launch {
 
-/// `fs-launch profile ...`; argv[0] is "profile". Returns the exit status.
+// The sub-commands of fs-launch; argv[0] is their name. They return the exit status.
 int profile_main(int argc, const char* const* argv);
+int session_main(int argc, const char* const* argv);
 
 }  // namespace heddle::launch
