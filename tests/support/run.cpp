@@ -124,7 +124,8 @@ std::string executed_file(const std::string& program) {
   const auto file = open_regular(program);
   char head[20] = {};
   if (!file || ::pread(file->get(), head, sizeof head, 0) != sizeof head ||
-      std::string_view(head, SELFMAG) != ELFMAG || head[18] != EM_AARCH64)
+      std::string_view(head, SELFMAG) != ELFMAG ||
+      static_cast<unsigned char>(head[18]) != EM_AARCH64)
     return program;
   const auto copy = program + ".emulator";
   namespace fs = std::filesystem;
