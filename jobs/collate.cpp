@@ -317,7 +317,7 @@ class Reader {
         if (header.type == RecordType::exec && to.end) return true;  // a reused pid
         to.end = *body;
         to.by_exec = header.type == RecordType::exec;
-        to.late_bytes += header.size;
+        to.late_bytes += header.size + std::clamp<std::int64_t>(body->behind, 0, kMostRecord);
         ++to.late_writes;
         add_tasks(to);
         return true;

@@ -151,6 +151,9 @@ Result<std::vector<std::pair<std::string, std::string>>> collecting_variables(
       return fail_errno(link, "cannot make a link");
     library = link;
   }
+  if (spool.records().size() > kMostSpoolPath)
+    return fail(spool.directory(), "cannot be used", "its path is too long",
+                "set HEDDLE_JOB_SPOOL to another directory");
   std::string job = kJobPrefix;
   job[0] = what.argv == "full" ? 'f' : what.argv == "exe" ? 'e' : 'n';
   if (what.perf) job[1] = 'p';

@@ -21,6 +21,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <cstddef>
 #include <initializer_list>
 
 #include "base/rank_mark.hpp"
@@ -50,12 +51,16 @@ using audit::equal;
 using audit::length;
 using audit::syscall6;
 
-// What the auditor's copy has seen. Guarded by ld.so's lock.
+// What the auditor's copy has seen: mapped there, and zeroed. Guarded by ld.so's lock.
 struct Lookups {
-  std::int64_t failed = 0;
-  bool cut = false;
-  unsigned long used = 0;
-  char text[60000] = {};  ///< name, path, failed; each with its NUL
+  std::int64_t failed;
+  bool cut;
+  unsigned long used;
+  char text[60000];  ///< name, path, failed; each with its NUL
+  // What ld.so looks for.
+  bool is_pending;
+  std::int64_t pending_failed;
+  char pending_name[PATH_MAX];
 };
 
 struct State {
@@ -81,10 +86,14 @@ struct State {
   int perf_error = 0;
 };
 
-constinit State state;
-constinit Lookups seen;  ///< in the auditor's copy only
-constinit State* program_copy = nullptr;
-constinit char variable_copy[kPathAt + PATH_MAX] = {};
+// Every process pays for each mapping and for each page that is written. So there is no .bss, and
+// all that most processes write is in the first page: what is long comes behind the rest.
+#define HEDDLE_DATA __attribute__((section(".data")))
+#define HEDDLE_LONG_DATA __attribute__((section(".data.long")))
+
+HEDDLE_DATA constinit State state;
+HEDDLE_DATA constinit Lookups* seen = nullptr;  ///< in the auditor's copy only
+HEDDLE_DATA constinit char variable_copy[kPathAt + kMostSpoolPath + 1] = {};
 
 bool is_us(const link_map& map) {
   return map.l_addr == reinterpret_cast<unsigned long>(__ehdr_start);
@@ -122,11 +131,23 @@ class RecordOf {
     auto& header = *reinterpret_cast<RecordHeader*>(bytes_);
     header = {kRecordMagic, 0, type, static_cast<std::uint8_t>(flags), pid, 0, start};
     used_ = sizeof(RecordHeader);
+    at_ = 0;
+  }
+  /// As begin(), behind what was not appended; append() then writes both at once. Where there is no
+  /// room for both the first is appended, as it is by itself. `most`: of the new one's bytes.
+  void follow(unsigned most, RecordType type, int pid, std::int64_t start, unsigned flags = 0) {
+    if (is_empty()) used_ = at_;
+    if (used_ > 0 && sizeof(RecordHeader) + most > room()) append(), used_ = 0;
+    if (used_ > at_) seal();
+    at_ = used_;
+    add(RecordHeader{kRecordMagic, 0, type, static_cast<std::uint8_t>(flags), pid, 0, start});
   }
   unsigned room() const { return kMost - used_; }
-  bool is_empty() const { return used_ == sizeof(RecordHeader); }
+  /// Bytes of records that the next append() writes before this one.
+  unsigned before() const { return at_; }
+  bool is_empty() const { return used_ == at_ + sizeof(RecordHeader); }
   void set_flag(unsigned flag) {
-    reinterpret_cast<RecordHeader*>(bytes_)->flags |= static_cast<std::uint8_t>(flag);
+    bytes_[at_ + offsetof(RecordHeader, flags)] |= static_cast<char>(flag);
   }
   template <class T>
   void add(const T& value) {
@@ -141,9 +162,17 @@ class RecordOf {
     used_ += static_cast<unsigned>(size);
     return true;
   }
+  /// What the link at `path` is to; "" if that is not known, or leaves no room for two more texts.
+  void add_target(const char* path) {
+    const long most = room() - 3;
+    const long n =
+        syscall6(__NR_readlinkat, AT_FDCWD, as_long(path), as_long(bytes_ + used_), most);
+    if (n > 0 && n < most) used_ += static_cast<unsigned>(n);
+    bytes_[used_++] = '\0';
+  }
   /// Appends the record, and begins another one of its kind. `own`: by this process.
   void append(bool own = true) {
-    reinterpret_cast<RecordHeader*>(bytes_)->size = static_cast<std::uint16_t>(used_);
+    if (used_ > at_) seal();
     // A program may have closed or replaced any descriptor, so the file is opened for each record.
     const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(state.variable + kPathAt),
                              O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
@@ -158,11 +187,19 @@ class RecordOf {
     const long n = fits ? syscall6(__NR_write, fd, as_long(bytes_), used_) : 0;
     if (fits && own) count_own(1, n);
     if (fd >= 0) syscall6(__NR_close, fd);
+    for (unsigned i = 0; i < sizeof(RecordHeader); ++i) bytes_[i] = bytes_[at_ + i];
+    at_ = 0;
     used_ = sizeof(RecordHeader);
   }
 
  private:
+  void seal() {
+    const auto size = static_cast<std::uint16_t>(used_ - at_);
+    __builtin_memcpy(bytes_ + at_ + offsetof(RecordHeader, size), &size, sizeof size);
+  }
+
   unsigned used_ = 0;
+  unsigned at_ = 0;  ///< the last record
   alignas(8) char bytes_[kMost] = {};
 };
 using Record = RecordOf<kMostRecord>;
@@ -279,11 +316,12 @@ ProcessUsage read_process() {
 
 // The records of this process. They are not on the stack: a thread of PTHREAD_STACK_MIN may exit.
 
-constinit Record record;
+HEDDLE_LONG_DATA constinit Record record;
 
 int own_id(long number, long argument = 0) { return static_cast<int>(syscall6(number, argument)); }
 
-void write_start() {
+/// Adds the start to the record; to be appended.
+void add_start() {
   record.begin(RecordType::start, state.pid, state.start, state.forked ? unsigned{kForked} : 0U);
   StartBody body{};
   body.previous = state.previous;
@@ -295,14 +333,10 @@ void write_start() {
   body.rank = state.rank;
   body.ranks = state.ranks;
   record.add(body);
-  static char path[PATH_MAX];
-  const long n = syscall6(__NR_readlinkat, AT_FDCWD, as_long("/proc/self/exe"), as_long(path),
-                          sizeof path - 1);
-  path[n > 0 ? n : 0] = '\0';
+  record.add_target("/proc/self/exe");
   // A program that writes its title over its arguments goes on in the environment.
   const bool overwritten = !equal(state.original + kPathAt, state.variable + kPathAt);
-  for (const char* text : {static_cast<const char*>(path), overwritten ? "" : state.tags,
-                           overwritten ? "" : state.container})
+  for (const char* text : {overwritten ? "" : state.tags, overwritten ? "" : state.container})
     if (!record.add_text(text)) (void)record.add_text("");
   if (state.variable[0] == 'f')
     for (int i = 1; i < state.argc && state.argv[i]; ++i)  // parsers of options put NULLs there
@@ -310,12 +344,12 @@ void write_start() {
         record.set_flag(kArgsCut);
         break;
       }
-  record.append();
 }
 
-void write_libraries() {
-  record.begin(RecordType::libraries, state.pid, state.start,
-               state.lookups ? unsigned{kLookups} : 0U);
+/// As add_start(), behind it.
+void add_libraries() {
+  record.follow(0, RecordType::libraries, state.pid, state.start,
+                state.lookups ? unsigned{kLookups} : 0U);
   if (state.lookups) {
     const char* at = state.lookups->text;
     const char* const end = at + state.lookups->used;
@@ -339,7 +373,6 @@ void write_libraries() {
       (void)record.add_text(map->l_name);
     }
   }
-  if (!record.is_empty()) record.append();
 }
 
 void write_threads() {
@@ -348,7 +381,7 @@ void write_threads() {
       syscall6(__NR_openat, AT_FDCWD, as_long(directory), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
   char* const name = directory + length(directory);
-  static char entries[8192];
+  HEDDLE_LONG_DATA static char entries[1024];
   for (long got; (got = syscall6(__NR_getdents64, fd, as_long(entries), sizeof entries)) > 0;) {
     for (long at = 0; at < got;) {
       const auto& entry = *reinterpret_cast<const DirectoryEntry*>(entries + at);
@@ -374,9 +407,10 @@ void write_end(int status) {
   if (!state.variable || state.sandboxed || own_id(__NR_getpid) != state.pid ||
       __atomic_exchange_n(&state.ended, true, __ATOMIC_RELAXED))
     return;
-  if (state.forked) write_start();
-  write_libraries();
   record.begin(RecordType::end, state.pid, state.start);
+  if (state.forked) add_start();
+  add_libraries();
+  record.follow(sizeof(EndBody), RecordType::end, state.pid, state.start);
   EndBody body{};
   body.status = status;
   body.ppid = own_id(__NR_getppid);
@@ -384,6 +418,7 @@ void write_end(int status) {
   body.sid = own_id(__NR_getsid);
   body.threads = __atomic_load_n(&state.threads, __ATOMIC_RELAXED);
   body.perf_error = state.perf_error;
+  body.behind = static_cast<std::int32_t>(record.before());
   body.failed_lookups = state.lookups ? state.lookups->failed : -1;
   body.usage = read_process();
   record.add(body);
@@ -557,7 +592,8 @@ __attribute__((constructor)) void begin(int argc, char** argv, char** envp) {
   write_digits(self, state.pid, kPidDigits);
   write_digits(self + kPidDigits, state.start, kStartDigits);
   if (at[1] == 'p') open_perf_events();
-  write_start();
+  add_start();
+  record.append();
   // The first registration is the last to run, behind the destructors of all libraries.
   if (&on_exit) (void)on_exit(exited, nullptr);
   if (&__register_atfork) (void)__register_atfork(nullptr, nullptr, forked, nullptr);
@@ -926,44 +962,44 @@ HEDDLE_EXPORT int seccomp_load(void* filter) {
 
 namespace {
 
-struct Pending {
-  char name[PATH_MAX] = {};
-  std::int64_t failed = 0;
-  bool is_set = false;
-};
-constinit Pending pending;
-
 void keep(const char* path) {
-  if (!pending.is_set) return;
+  if (!seen->is_pending) return;
   char digits[24];
-  write_digits(digits, pending.failed, 10);
+  write_digits(digits, seen->pending_failed, 10);
   digits[10] = '\0';
-  const unsigned long size = length(pending.name) + length(path) + 13;
-  if (size > sizeof seen.text - seen.used) {
-    seen.cut = true;
+  const unsigned long size = length(seen->pending_name) + length(path) + 13;
+  if (size > sizeof seen->text - seen->used) {
+    seen->cut = true;
   } else {
     for (const char* text :
-         {static_cast<const char*>(pending.name), path, static_cast<const char*>(digits)})
-      seen.used = static_cast<unsigned long>(copy(seen.text + seen.used, text) - seen.text) + 1;
+         {static_cast<const char*>(seen->pending_name), path, static_cast<const char*>(digits)})
+      seen->used = static_cast<unsigned long>(copy(seen->text + seen->used, text) - seen->text) + 1;
   }
-  pending.is_set = false;
+  seen->is_pending = false;
 }
 
 }  // namespace
 
-HEDDLE_EXPORT unsigned la_version(unsigned version) { return version < 2 ? version : 2; }
+/// 0, without room for what it sees: ld.so goes on without this auditor.
+HEDDLE_EXPORT unsigned la_version(unsigned version) {
+  const long at = syscall6(__NR_mmap, 0, sizeof(Lookups), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at < 0 && at >= -4095) return 0;
+  seen = reinterpret_cast<Lookups*>(at);
+  return version < 2 ? version : 2;
+}
 
 HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t*, unsigned flag) {
   if (flag == LA_SER_ORIG) {
     keep("");  // the one before was not found
-    if (length(name) < sizeof pending.name) {
-      copy(pending.name, name);
-      pending.failed = 0;
-      pending.is_set = true;
+    if (length(name) < sizeof seen->pending_name) {
+      copy(seen->pending_name, name);
+      seen->pending_failed = 0;
+      seen->is_pending = true;
     }
-  } else if (pending.is_set) {
-    ++pending.failed;
-    ++seen.failed;
+  } else if (seen->is_pending) {
+    ++seen->pending_failed;
+    ++seen->failed;
   }
   return const_cast<char*>(name);
 }
@@ -977,15 +1013,15 @@ HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t, uintptr_t*) {
   for (const char* c = base; *c; ++c)
     if (*c == '/') base = c + 1;
   if (has_our_layout && equal(base, "libheddle-job.so")) {
-    program_copy = reinterpret_cast<State*>(
-        map->l_addr + static_cast<unsigned long>(reinterpret_cast<char*>(&state) - __ehdr_start));
-    program_copy->lookups = &seen;
-    pending.is_set = false;
+    reinterpret_cast<State*>(
+        map->l_addr + static_cast<unsigned long>(reinterpret_cast<char*>(&state) - __ehdr_start))
+        ->lookups = seen;
+    seen->is_pending = false;
     return 0;
   }
-  if (pending.is_set) {
+  if (seen->is_pending) {
     // The last path that was tried is the one that was mapped.
-    if (pending.failed > 0) --pending.failed, --seen.failed;
+    if (seen->pending_failed > 0) --seen->pending_failed, --seen->failed;
     keep(map->l_name ? map->l_name : "");
   }
   return 0;

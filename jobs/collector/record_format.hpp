@@ -2,9 +2,10 @@
 #pragma once
 
 // The records that the collector appends to the file of a job on a node, and fs-job reads. Private:
-// both are of one build, and the file lives as long as the job. A record is one write of at most
-// kMostRecord bytes to a file opened with O_APPEND, so records of many processes never mix. A
-// process may be killed between two of its records, and a full disk may cut one.
+// both are of one build, and the file lives as long as the job. A record, or several of a process,
+// is one write of at most kMostRecord bytes to a file opened with O_APPEND, so records of many
+// processes never mix. A process may be killed between two of its writes, and a full disk may cut
+// one.
 //
 // A program that a process executed is known by (pid, start). Its records:
 //   start      from the constructor; of a forked child together with its end; of a static or setuid
@@ -30,6 +31,7 @@ inline constexpr unsigned kPidDigits = 10;
 inline constexpr unsigned kStartDigits = 18;
 inline constexpr char kJobPrefix[] = "---- 0000000000000000000000000000:";
 inline constexpr unsigned kPathAt = sizeof(kJobPrefix) - 1;
+inline constexpr unsigned kMostSpoolPath = 1000;
 static_assert(kPathAt == kModes + 1 + kPidDigits + kStartDigits + 1);
 
 inline constexpr std::uint32_t kRecordMagic = 0x314a4448;  // "HDJ1"
@@ -102,6 +104,7 @@ struct EndBody {
   std::int32_t ppid, pgid, sid;
   std::int32_t threads;     ///< that were created, with the first
   std::int32_t perf_error;  ///< errno of the first event that failed; 0: none
+  std::int32_t behind;      ///< bytes of the records before it in the same write
   std::int64_t failed_lookups;
   ProcessUsage usage;
 };

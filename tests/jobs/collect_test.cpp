@@ -4,6 +4,7 @@
 #include "jobs/collector/record_format.hpp"
 #include "jobs/metadata.hpp"
 #include "tests/jobs/archive_text.hpp"
+#include "tests/support/strace.hpp"
 
 namespace heddle::test {
 namespace {
@@ -710,6 +711,37 @@ int main(int c, char** v) {
       EXPECT_EQ(rows[1]["marks"], each.name == "titles"s ? "args" : "") << each.name;
     }
   }
+}
+
+TEST_F(Collected, a_process_costs_few_system_calls_and_page_faults) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  // Its own, of a process that links libc alone.
+  const auto faults = compile("faults", R"(
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+  long least = 1000000;
+  for (int i = 0; i < 20; ++i) {  // it depends on addresses
+    struct rusage used;
+    int status;
+    if (vfork() == 0) { execl("/bin/true", "true", (char*)0); _exit(9); }
+    if (wait4(-1, &status, 0, &used) < 0 || status != 0) return 1;
+    if (used.ru_minflt < least) least = used.ru_minflt;
+  }
+  printf("%ld", least);
+  return 0;
+})");
+  const auto calls = [&] { return lines_of(value_or_throw(read_file(dir_ / "calls"))).size(); };
+  const Strings traced{"strace", "-qq", "-e", "signal=none", "-o", dir_ / "calls", "/bin/true"};
+  ASSERT_EQ(run(traced, options_).status, 0);
+  const auto calls_alone = calls();
+  ASSERT_EQ(collect(traced).status, 0);
+  EXPECT_GT(calls(), calls_alone);
+  EXPECT_LE(calls(), calls_alone + 37);
+  const auto faults_alone = std::stol(run({faults}, options_).out);
+  EXPECT_LE(std::stol(collect({faults}).out), faults_alone + 6);
 }
 
 TEST_F(Collected, valgrind_finds_no_error) {
