@@ -348,6 +348,24 @@ std::vector<std::string> expand_hosts(const std::string& list) {
   return out;
 }
 
+std::optional<HetComponent> het_component() {
+  auto node = variable("SLURMD_NODENAME");
+  if (node.empty()) node = host_name();
+  const auto count =
+      std::min<std::int64_t>(number_in(variable("SLURM_HET_SIZE")).value_or(0), 1000);
+  for (std::int64_t i = 0; i < count; ++i)
+    for (const char* group :
+         {"_HET_GROUP_", "_PACK_GROUP_"}) {  // srun's own allocation: the latter
+      const auto of = [&](const char* name, std::int64_t k) {
+        return variable((name + std::string(group) + std::to_string(k)).c_str());
+      };
+      const auto id = of("SLURM_JOB_ID", i), nodes = of("SLURM_JOB_NODELIST", i);
+      if (!id.empty() && std::ranges::count(expand_hosts(nodes), node) > 0)
+        return HetComponent{i, of("SLURM_JOB_ID", 0), id, nodes};
+    }
+  return std::nullopt;
+}
+
 std::int64_t restart_count() { return number_in(variable("SLURM_RESTART_COUNT")).value_or(0); }
 
 json begin_metadata(const std::string& jobid) {
@@ -368,7 +386,9 @@ json begin_metadata(const std::string& jobid) {
   job["workdir"] = to_json_text(std::filesystem::current_path(ignored).string());
   const auto name = variable("SLURM_JOB_NAME");
   job["jobname"] = to_json_text(name.empty() ? variable("PBS_JOBNAME") : name);
-  auto hosts = expand_hosts(variable("SLURM_JOB_NODELIST"));
+  const auto component = het_component();
+  const bool is_component = component && component->id == jobid;
+  auto hosts = expand_hosts(is_component ? component->nodes : variable("SLURM_JOB_NODELIST"));
   if (hosts.empty()) hosts.push_back(host_name());
   job["hosts"] = hosts;
   for (const char* ranks : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"})
@@ -377,9 +397,7 @@ json begin_metadata(const std::string& jobid) {
   if (const auto array = variable("SLURM_ARRAY_JOB_ID"); !array.empty())
     job["array"] = {{"job", array},
                     {"task", number_in(variable("SLURM_ARRAY_TASK_ID")).value_or(0)}};
-  if (const auto het = variable("SLURM_HET_JOB_ID"); !het.empty())
-    job["het"] = {{"job", het},
-                  {"offset", number_in(variable("SLURM_HET_JOB_OFFSET")).value_or(0)}};
+  if (is_component) job["het"] = {{"job", component->job}, {"offset", component->offset}};
   job["tags"] = tags();
   job["annotations"] = json::object();
   job["environment"] = allowed_environment();

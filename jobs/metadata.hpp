@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,14 @@ nlohmann::json control_group(const std::string& groups, const std::string& root)
 /// Docker's and Kubernetes's control groups, or, in a namespace of those, of the files that they
 /// mount. `groups` and `mounts` are cgroup and mountinfo of /proc/self. Empty: none.
 std::string container_id(const std::string& groups, const std::string& mounts);
+
+/// The part of a het job of Slurm that has this node. Slurm gives the tasks of all of them the id
+/// of the first, its epilogs their own.
+struct HetComponent {
+  std::int64_t offset;
+  std::string job, id, nodes;  ///< the first one's id, its own, and its host list
+};
+std::optional<HetComponent> het_component();
 
 /// The names in a Slurm host list: n[1-3,07],login.
 std::vector<std::string> expand_hosts(const std::string& list);

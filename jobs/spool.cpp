@@ -20,6 +20,7 @@
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "jobs/collector/record_format.hpp"
+#include "jobs/metadata.hpp"
 
 namespace heddle::jobs {
 namespace {
@@ -58,6 +59,7 @@ Result<std::string> collector_library() {
 
 Result<std::string> job_id(const std::string& given) {
   std::string id = given;
+  if (const auto component = het_component(); component && id.empty()) id = component->id;
   for (const char* name : {"SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_JOB_ID"})
     if (id.empty()) id = variable(name);
   if (id.empty()) {

@@ -97,6 +97,52 @@ TEST(JobOnNodes, elements_of_arrays_and_requeued_jobs_are_jobs_of_their_own) {
   EXPECT_EQ(tasks, (std::set<int>{3, 4}));
 }
 
+TEST(JobOnNodes, components_of_a_het_job_are_jobs_of_their_own) {
+  if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
+  HEDDLE_STAGED(fs_job, "fs-job");
+  TestDir dir;
+  const auto epilog = fs_job.substr(0, fs_job.rfind("/bin/")) + "/share/heddle/fs-job-epilog.sh";
+  const Cluster cluster(dir.path(), 3, epilog, "", "backfill");
+  fs::create_directories(dir / "to");
+  const auto run =
+      fs_job + " run -q --to " + (dir / "to") + " sh -c 'printenv SLURM_PROCID; sleep 1'";
+  write_text_file(dir / "batch",
+                  "#!/bin/sh\n#SBATCH -N1 -n1 -oout\n#SBATCH hetjob\n#SBATCH -N2 -n2\nsrun " + run +
+                      " : " + run + "\n");
+  // One allocation of srun's, and one of sbatch's whose steps have a component each.
+  auto result = cluster.sh("srun -N1 -n1 " + run + " : -N2 -n2 " + run);
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(lines_of(result.out).size(), 3U);
+  result = cluster.sh("sbatch --wait batch && cat out");
+  ASSERT_EQ(result.status, 0) << result.err << result.out;
+  // What a killed component leaves is found by its own id, which Slurm's epilog has.
+  result = cluster.sh("srun -N1 -n1 true : -N2 -n2 " + fs_job + " run -q --to " + (dir / "to") +
+                      " sh -c 'sleep 1; kill -9 $PPID'");
+  const auto database = " --db " + (dir / "jobs.db") + " ";
+  ASSERT_TRUE(wait_until(60s, [&] {
+    return std::ranges::count_if(fs::directory_iterator(dir / "to"), [](const auto& entry) {
+             return entry.path().extension() == ".gz";
+           }) == 8;
+  })) << cluster.sh("ls -R to /tmp/heddle-jobs-0").out;
+  result = cluster.sh(fs_job + " submit" + database + "to/* && " + fs_job + " query" + database +
+                      "--format json --columns jobid,num_hosts,complete");
+  ASSERT_EQ(result.status, 0) << result.err;
+  std::map<std::string, int> hosts_of;
+  for (const auto& job : nlohmann::json::parse(result.out.substr(result.out.find('[')))) {
+    hosts_of[job["jobid"]] = job["num_hosts"];
+    EXPECT_EQ(job["complete"], 1);
+  }
+  EXPECT_EQ(hosts_of,
+            (std::map<std::string, int>{{"1", 1}, {"2", 2}, {"3", 1}, {"4", 2}, {"6", 2}}));
+  for (const auto& entry : fs::directory_iterator(dir / "to")) {
+    const auto archive = read_job(entry.path());
+    const auto id = std::stoi(archive.job["jobid"].get<std::string>());
+    EXPECT_EQ(archive.job["het"], nlohmann::json({{"job", std::to_string(id - (id + 1) % 2)},
+                                                  {"offset", (id + 1) % 2}}));
+    EXPECT_EQ(archive.job["hosts"].size(), id % 2 == 1 ? 1U : 2U);
+  }
+}
+
 TEST(JobOnNodes, ranks_of_fs_launch_are_one_job) {
   if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
   HEDDLE_STAGED(fs_launch, "fs-launch");

@@ -46,16 +46,16 @@ std::string Cluster::obstacle() {
 }
 
 Cluster::Cluster(std::string directory, int nodes, const std::string& epilog,
-                 const std::string& plugstack)
+                 const std::string& plugstack, const std::string& scheduler)
     : directory_(std::move(directory)) {
   const auto log = value_or_throw(open_file(directory_ + "/cluster.log", O_WRONLY | O_CREAT));
   SpawnOptions options{{{log.get(), STDOUT_FILENO}, {log.get(), STDERR_FILENO}}};
-  process_.emplace(value_or_throw(
-      spawn("/usr/bin/env",
-            {"env", "EPILOG=" + epilog, "PLUGSTACK=" + plugstack, "setpriv", "--pdeathsig", "KILL",
-             std::string(std::getenv("HEDDLE_SOURCE")) + "/tests/support/cluster",
-             directory_ + "/c", std::to_string(nodes)},
-            options)));
+  process_.emplace(value_or_throw(spawn(
+      "/usr/bin/env",
+      {"env", "EPILOG=" + epilog, "PLUGSTACK=" + plugstack, "SCHEDULER=" + scheduler, "setpriv",
+       "--pdeathsig", "KILL", std::string(std::getenv("HEDDLE_SOURCE")) + "/tests/support/cluster",
+       directory_ + "/c", std::to_string(nodes)},
+      options)));
   std::optional<int> ended;
   wait_until(std::chrono::seconds(40), [&] {
     if (!ended) ended = value_or_throw(process_->wait_for(std::chrono::milliseconds(0)));

@@ -24,10 +24,10 @@ class Cluster {
   static const char* const kRanksSayWhere;
 
   /// Its files are in `directory`/c, and all nodes see `directory`, which exists. `epilog`: Slurm's
-  /// Epilog program; `plugstack`: a line of plugstack.conf. Throws heddle::Error unless all nodes
-  /// are idle within 40 seconds.
+  /// Epilog program; `plugstack`: a line of plugstack.conf; `scheduler`: Slurm's, of which backfill
+  /// alone starts het jobs. Throws heddle::Error unless all nodes are idle within 40 seconds.
   explicit Cluster(std::string directory, int nodes = 4, const std::string& epilog = "",
-                   const std::string& plugstack = "");
+                   const std::string& plugstack = "", const std::string& scheduler = "");
 
   /// `sh -c script` in `directory` on the login node, as root. HOME and XDG_CACHE_HOME are below
   /// `directory`; Open MPI may run as root.
