@@ -14,9 +14,16 @@ struct JoinedTrace {
   std::size_t files = 0, processes = 0;
   std::uint64_t unknown = 0;  ///< events of no process of the job
 };
+/// What a hostile trace may cost: its runs, and what is kept of it.
+struct TraceLimits {
+  int runs = 1000;
+  std::size_t files = std::size_t{1} << 20;
+  std::size_t bytes = std::size_t{512} << 20;  ///< of their paths
+};
 /// Stores which files each process of `job` used, in one transaction, as fs-record's trace `file`
 /// has it. Every byte of it may be chosen by another user: the worst is rows of nonsense in
 /// the own job.
-JoinedTrace submit_trace(Database& database, std::int64_t job, const std::string& file);
+JoinedTrace submit_trace(Database& database, std::int64_t job, const std::string& file,
+                         const TraceLimits& limits = {});
 
 }  // namespace heddle::jobs::store

@@ -16,13 +16,9 @@
 namespace heddle::jobs::store {
 namespace {
 
-// What a hostile trace may cost.
-constexpr int kMostRuns = 1000;
-constexpr std::size_t kMostRows = std::size_t{1} << 20;
-constexpr std::size_t kMostBytes = std::size_t{512} << 20;  ///< of paths
-constexpr std::size_t kMostOfPid = 1000;                    ///< programs: each event looks at them
-constexpr std::int64_t kMost = std::int64_t{1} << 53;       ///< sums stop there
-constexpr std::int64_t kSlack = 1'000'000;                  ///< an event is logged after its call
+constexpr std::size_t kMostOfPid = 1000;               ///< programs: each event looks at them
+constexpr std::int64_t kMost = std::int64_t{1} << 53;  ///< sums stop there
+constexpr std::int64_t kSlack = 1'000'000;             ///< an event is logged after its call
 
 /// A program that a process executed.
 struct Image {
@@ -36,11 +32,11 @@ struct Use {
 
 class Join : public trace::TraceSink {
  public:
-  Join(Database& database, std::int64_t job, const std::string& file)
-      : db_(database), job_(job), file_(file) {}
+  Join(Database& database, std::int64_t job, const std::string& file, const TraceLimits& limits)
+      : db_(database), job_(job), file_(file), limits_(limits) {}
 
   void begin_run(const trace::RunHeader& header, int number) override {
-    if (number > kMostRuns) throw Error(file_, "cannot be joined", "it has too many runs");
+    if (number > limits_.runs) throw Error(file_, "cannot be joined", "it has too many runs");
     start_ = static_cast<std::int64_t>(header.start_unix_ns / 1000);
     if (!images_.empty() && host_ == header.host) return;
     host_ = header.host;
@@ -77,7 +73,7 @@ class Join : public trace::TraceSink {
         uses_.try_emplace({{image->node_id, image->n}, std::string(event.path)});
     Use& use = at->second;
     if (is_new) bytes_ += event.path.size();
-    if (uses_.size() > kMostRows || bytes_ > kMostBytes)
+    if (uses_.size() > limits_.files || bytes_ > limits_.bytes)
       throw Error(file_, "cannot be joined", "it has too many files");
     const auto add = [](std::int64_t& sum, std::int64_t more) {
       sum = std::min(kMost, sum + std::clamp<std::int64_t>(more, 0, kMost));
@@ -146,6 +142,7 @@ class Join : public trace::TraceSink {
   Database& db_;
   std::int64_t job_;
   const std::string& file_;
+  const TraceLimits& limits_;
   std::string host_;  ///< whose programs are in images_
   std::int64_t start_ = 0;
   std::unordered_map<std::int64_t, std::vector<Image>> images_;  ///< by pid, in order of start
@@ -157,8 +154,9 @@ class Join : public trace::TraceSink {
 
 }  // namespace
 
-JoinedTrace submit_trace(Database& database, std::int64_t job, const std::string& file) {
-  Join join(database, job, file);
+JoinedTrace submit_trace(Database& database, std::int64_t job, const std::string& file,
+                         const TraceLimits& limits) {
+  Join join(database, job, file, limits);
   value_or_throw(trace::read_trace(file, join));
   return join.store();
 }
