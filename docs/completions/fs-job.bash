@@ -29,7 +29,7 @@ _fs_job() {
     report) ((COMP_CWORD < 2)) || words='-h --help --db --tag --host --user --name --before --after --when --incomplete --order --limit --offset --feature -o --out' ;;
     retire) ((COMP_CWORD < 2)) || words='-h --help --db --days -n --dry-run -u --incomplete' ;;
     run) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --to --annotate --epmt -q --quiet' ;;
-    show) ((COMP_CWORD < 2)) || words='-h --help --db --tree --threads --libs --files --format' ;;
+    show) ((COMP_CWORD < 2)) || words='-h --help --db --tree --threads --libs --files --limit --format' ;;
     source) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --shell --slurm' ;;
     stage) ((COMP_CWORD < 2)) || words='-h --help --jobid --to --epmt --left' ;;
     start) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --annotate -e --error' ;;

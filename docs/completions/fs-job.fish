@@ -132,6 +132,7 @@ complete -c fs-job -n '__fish_seen_subcommand_from show' -l tree -d 'The process
 complete -c fs-job -n '__fish_seen_subcommand_from show' -l threads -d 'The threads'
 complete -c fs-job -n '__fish_seen_subcommand_from show' -l libs -d 'Which libraries each process had, from where, how large, and how many paths were tried and missed'
 complete -c fs-job -n '__fish_seen_subcommand_from show' -l files -d 'What each process read and wrote, most first, and which files where a trace was submitted'
+complete -c fs-job -n '__fish_seen_subcommand_from show' -l limit -r -d 'At most so many rows'
 complete -c fs-job -n '__fish_seen_subcommand_from show' -l format -x -a 'table json csv' -d 'How to print (default: table)'
 complete -c fs-job -n '__fish_seen_subcommand_from source' -s h -l help -d 'Print this help message and exit'
 complete -c fs-job -n '__fish_seen_subcommand_from source' -l jobid -r -d 'The job (default: SLURM_JOB_ID, PBS_JOBID, or this session)'

@@ -36,21 +36,22 @@ struct Printed {
   std::vector<Row> rows;
 };
 
-Printed summary_of(Database& database, std::int64_t job) {
+Printed summary_of(Database& database, std::int64_t job, std::int64_t limit) {
   Printed out{{"host", "start", "duration", "num_procs", "cpu_time", "rssmax", "rchar", "wchar",
                "failed_lookups"},
               {}};
   out.rows = database.query(
       "SELECT host, MIN(start), MAX(finish) - MIN(start), SUM(num_procs), SUM(cpu_time), "
       "MAX(rssmax), SUM(rchar), "
-      "SUM(wchar), SUM(failed_lookups) FROM hosts WHERE job_id = ? GROUP BY host ORDER BY host",
-      {job});
+      "SUM(wchar), SUM(failed_lookups) FROM hosts WHERE job_id = ? GROUP BY host ORDER BY host "
+      "LIMIT ?",
+      {job, limit});
   return out;
 }
 
 /// A process, and its children by their start, below it. Parents come before their children in the
 /// table, so that a walk needs no recursion.
-Printed tree_of(Database& database, std::int64_t job) {
+Printed tree_of(Database& database, std::int64_t job, std::int64_t limit) {
   Printed out{{"host", "process", "pid", "generation", "exit", "duration", "cpu_time",
                "inclusive_cpu_time", "rssmax", "marks"},
               {}};
@@ -81,7 +82,7 @@ Printed tree_of(Database& database, std::int64_t job) {
         nodes.push_back({row, {}});
       });
   std::vector<std::size_t> todo(roots.rbegin(), roots.rend());
-  while (!todo.empty()) {
+  while (!todo.empty() && static_cast<std::int64_t>(out.rows.size()) < limit) {
     const Node& node = nodes[todo.back()];
     todo.pop_back();
     todo.insert(todo.end(), node.children.rbegin(), node.children.rend());
@@ -94,7 +95,7 @@ Printed tree_of(Database& database, std::int64_t job) {
   return out;
 }
 
-Printed threads_of(Database& database, std::int64_t job) {
+Printed threads_of(Database& database, std::int64_t job, std::int64_t limit) {
   Printed out{{"host", "pid", "exename", "tid", "usertime", "systemtime", "minflt", "majflt",
                "rchar", "wchar", "time_waiting"},
               {}};
@@ -111,23 +112,24 @@ Printed threads_of(Database& database, std::int64_t job) {
       "CASE WHEN t.thread IS NULL THEN p.time_waiting ELSE t.time_waiting END "
       "FROM processes p LEFT JOIN threads t ON t.job_id = p.job_id AND t.node_id = p.node_id AND "
       "t.n = p.n "
-      "WHERE p.job_id = ? ORDER BY p.node_id, p.n, t.thread",
-      {job});
+      "WHERE p.job_id = ? ORDER BY p.node_id, p.n, t.thread LIMIT ?",
+      {job, limit});
   return out;
 }
 
-Printed libraries_of(Database& database, std::int64_t job) {
+Printed libraries_of(Database& database, std::int64_t job, std::int64_t limit) {
   Printed out{{"host", "pid", "exename", "failed_lookups", "name", "path", "failed", "size"}, {}};
   out.rows = database.query(
       "SELECT p.host, p.pid, p.exename, p.failed_lookups, l.name, l.path, l.failed, l.size FROM "
       "processes p LEFT JOIN libraries l ON l.job_id = p.job_id AND l.node_id = p.node_id AND "
-      "l.library_set = p.library_set WHERE p.job_id = ? ORDER BY p.node_id, p.n, l.position",
-      {job});
+      "l.library_set = p.library_set WHERE p.job_id = ? ORDER BY p.node_id, p.n, l.position LIMIT "
+      "?",
+      {job, limit});
   return out;
 }
 
 /// What each process asked of the file system, and of which files where a trace was submitted.
-Printed files_of(Database& database, std::int64_t job) {
+Printed files_of(Database& database, std::int64_t job, std::int64_t limit) {
   Printed out{
       {"host", "pid", "exename", "rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes",
        "cancelled_write_bytes", "path", "opens", "failed", "bytes_read", "bytes_written"},
@@ -138,8 +140,8 @@ Printed files_of(Database& database, std::int64_t job) {
       "f.bytes_written FROM processes p LEFT JOIN files f ON f.job_id = p.job_id AND f.node_id = "
       "p.node_id AND f.n = p.n WHERE p.job_id = ? ORDER BY COALESCE(p.rchar, 0) + "
       "COALESCE(p.wchar, 0) DESC, p.node_id, p.n, COALESCE(f.bytes_read, 0) + "
-      "COALESCE(f.bytes_written, 0) DESC, f.position",
-      {job});
+      "COALESCE(f.bytes_written, 0) DESC, f.position LIMIT ?",
+      {job, limit});
   return out;
 }
 
@@ -169,6 +171,7 @@ int show_command(int argc, char** argv) {
   std::string job;
   View view = View::summary;
   Format format = Format::table;
+  std::int64_t limit = 0;
   return store_command(
       argc, argv, "Print a job: its hosts, or its processes.",
       [&](CLI::App& app) {
@@ -185,6 +188,9 @@ int show_command(int argc, char** argv) {
         flag("--files", View::files,
              "What each process read and wrote, most first, and which files where a trace was "
              "submitted");
+        app.add_option("--limit", limit, "At most so many rows")
+            ->type_name("N")
+            ->check(CLI::NonNegativeNumber);
         add_format(app, format);
       },
       [&](const std::string& url) {
@@ -205,11 +211,12 @@ int show_command(int argc, char** argv) {
             }
           print(head + "\n");
         }
-        const Printed out = view == View::tree        ? tree_of(*database, id)
-                            : view == View::threads   ? threads_of(*database, id)
-                            : view == View::libraries ? libraries_of(*database, id)
-                            : view == View::files     ? files_of(*database, id)
-                                                      : summary_of(*database, id);
+        const auto of = view == View::tree        ? tree_of
+                        : view == View::threads   ? threads_of
+                        : view == View::libraries ? libraries_of
+                        : view == View::files     ? files_of
+                                                  : summary_of;
+        const Printed out = of(*database, id, limit > 0 ? limit : std::int64_t{1} << 60);
         print(render(format, out.columns, out.rows));
         return exit_done;
       });

@@ -193,7 +193,7 @@ db.commit())py",
            "duration,cpu_time,num_procs,minflt,majflt,rchar,rssmax", "--format", "csv"});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   EXPECT_THAT(found, HasSubstr("\n87,"));
-  EXPECT_LT(took.count(), 60);
+  EXPECT_LT(took.count(), 2);
   std::printf("10,000 jobs: %.2f s\n", took.count());
 }
 

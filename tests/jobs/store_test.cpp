@@ -147,6 +147,9 @@ TEST_P(Store, libraries_are_shown_for_each_process) {
   EXPECT_TRUE(rows[1]["size"].is_null());
   EXPECT_EQ(rows[2]["pid"], 11);
   EXPECT_EQ(rows[3]["failed"], 4);
+  for (const char* view : {"--libs", "--tree", "--threads", "--files"})
+    EXPECT_EQ(Json::parse(out({"show", "1", view, "--limit", "1", "--format", "json"})).size(), 1U)
+        << view;
 }
 
 TEST_P(Store, a_trace_is_joined_by_pid_program_and_time) {
@@ -660,7 +663,7 @@ TEST_P(Store, job_of_20000_processes_needs_seconds_and_little_memory) {
   RecordProperty("kib", std::to_string(used.ru_maxrss));
   EXPECT_EQ(status, 0);
   EXPECT_LT(used.ru_maxrss, 300 * 1024);
-  EXPECT_LT(took.count(), 60);
+  EXPECT_LT(took.count(), 10);
   std::printf("%s: %.2f s, %ld MiB\n", GetParam(), took.count(), used.ru_maxrss / 1024);
 }
 
