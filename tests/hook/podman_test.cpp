@@ -5,6 +5,7 @@
 // cgroups are not writable for them.
 
 #include "tests/hook/podman_session.hpp"
+#include "tests/jobs/archive_text.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
@@ -36,6 +37,30 @@ TEST_P(Podman, annotated_container_runs_on_the_hosts_library) {
   EXPECT_EQ(run_image({}, {"/bin/app"}).out, "container\n");
   EXPECT_EQ(run_image({"--annotation", "heddle.mpi=off"}, {"/bin/app"}).out, "container\n");
   expect_nothing_left();
+}
+
+TEST_P(Podman, job_in_a_container_has_its_id) {
+  HEDDLE_STAGED(fs_job, "fs-job");
+  const auto stage = fs_job.substr(0, fs_job.rfind("/bin/"));
+  const auto out = session_->path("out");
+  fs::create_directory(out);
+  ASSERT_EQ(::chown(out.c_str(), is_user() ? kUser : 0, is_user() ? kUser : 0), 0);
+  Strings options{
+      "--cidfile", out + "/id",   "--env", "HEDDLE_JOB_SPOOL=/out/spool", "--env", "SLURM_JOB_ID=1",
+      "-v",        out + ":/out", "-v",    stage + ":" + stage + ":ro"};
+  for (const std::string directory : {"/usr", "/bin", "/lib", "/lib64"})  // this machine's programs
+    options = options + Strings{"-v", directory + ":" + directory + ":ro"};
+  const auto ran = run_image(options, {fs_job, "run", "-q", "--to", "/out", "true"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  Strings archives;
+  for (const auto& entry : fs::directory_iterator(out))
+    if (entry.path().extension() == ".gz") archives.push_back(entry.path());
+  ASSERT_EQ(archives.size(), 1U) << ran.err;
+  const auto archive = read_job(archives[0]);
+  const auto id = value_or_throw(read_file(out + "/id"));
+  EXPECT_EQ(id.size(), 64U);
+  EXPECT_EQ(archive.job["container"], id);
+  EXPECT_EQ(archive.of("true").size(), 1U);
 }
 
 TEST_P(PodmanOfAUser, keep_id_container_runs_on_the_hosts_library) {
