@@ -71,7 +71,7 @@ TEST(JobOnNodes, elements_of_arrays_and_requeued_jobs_are_jobs_of_their_own) {
       "id=$(sbatch --parsable --requeue -N1 -o out again); "
       "for i in $(seq 300); do [ -s pids ] && break; sleep 0.1; done; "
       "scontrol requeue $id; "
-      "for i in $(seq 300); do [ $(ls to | wc -l) = 4 ] && break; "
+      "for i in $(seq 300); do [ $(ls to/*.gz | wc -l) = 4 ] && break; "
       "scontrol update job=$id StartTime=now 2>/dev/null; sleep 0.1; done; "
       "ls to; squeue; scontrol show job $id",
       {.deadline = 120s});
