@@ -21,6 +21,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <cstdarg>
 #include <cstddef>
 #include <initializer_list>
 
@@ -381,7 +382,7 @@ void write_threads() {
       syscall6(__NR_openat, AT_FDCWD, as_long(directory), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
   char* const name = directory + length(directory);
-  HEDDLE_LONG_DATA static char entries[1024];
+  alignas(8) char entries[512];
   for (long got; (got = syscall6(__NR_getdents64, fd, as_long(entries), sizeof entries)) > 0;) {
     for (long at = 0; at < got;) {
       const auto& entry = *reinterpret_cast<const DirectoryEntry*>(entries + at);
@@ -676,6 +677,17 @@ class Next {
 
 constexpr unsigned kLongestPath = 1024;  ///< on the stack, which a vfork shares
 
+constexpr unsigned kFdLink = 28;
+/// `out` (kFdLink): /proc/self/fd/FD.
+const char* fd_link(char* out, long fd) {
+  char digits[11] = {};
+  write_digits(digits, fd, 10);
+  const char* first = digits;
+  while (*first == '0' && first[1]) ++first;
+  copy(copy(out, "/proc/self/fd/"), first);
+  return out;
+}
+
 /// Whether the program at `path` is static, or gets rights that the caller has not; then `real`
 /// (kLongestPath) is its path. `own`: not in a vfork.
 bool is_foreign(const char* path, char* real, bool own) {
@@ -707,15 +719,9 @@ bool is_foreign(const char* path, char* real, bool own) {
     }
   }
   if (foreign) {
-    char link[40] = "/proc/self/fd/";
-    char digits[12];
-    write_digits(digits, fd, 10);
-    digits[10] = '\0';
-    const char* first = digits;
-    while (*first == '0' && first[1]) ++first;
-    copy(link + length(link), first);
-    const long size =
-        syscall6(__NR_readlinkat, AT_FDCWD, as_long(link), as_long(real), kLongestPath - 1);
+    char link[kFdLink];
+    const long size = syscall6(__NR_readlinkat, AT_FDCWD, as_long(fd_link(link, fd)), as_long(real),
+                               kLongestPath - 1);
     real[size > 0 ? size : 0] = '\0';
     foreign = size > 0;
   }
@@ -846,6 +852,45 @@ HEDDLE_EXPORT int execvpe(const char* file, char* const* argv, char* const* envp
   return function ? function(file, argv, envp) : -1;
 }
 
+HEDDLE_EXPORT int fexecve(int fd, char* const* argv, char* const* envp) {
+  static constinit Next<int(int, char* const*, char* const*)> next("fexecve");
+  char link[kFdLink];
+  before_exec(fd_link(link, fd), argv);
+  auto* function = next.get();
+  return function ? function(fd, argv, envp) : -1;
+}
+
+// libc's make a list of their words and call its own execve.
+
+/// The words of `first` and behind it in `words`, whose list ends behind the null.
+#define HEDDLE_WORDS(first)                                                          \
+  va_list list;                                                                      \
+  va_start(list, first);                                                             \
+  unsigned long count = 1;                                                           \
+  for (const char* word = first; word; word = va_arg(list, const char*)) ++count;    \
+  va_end(list);                                                                      \
+  char** const words = static_cast<char**>(__builtin_alloca(count * sizeof(char*))); \
+  va_start(list, first);                                                             \
+  words[0] = const_cast<char*>(first);                                               \
+  for (unsigned long i = 1; i < count; ++i) words[i] = va_arg(list, char*)
+
+HEDDLE_EXPORT int execl(const char* path, const char* first, ...) {
+  HEDDLE_WORDS(first);
+  va_end(list);
+  return execv(path, words);
+}
+HEDDLE_EXPORT int execlp(const char* file, const char* first, ...) {
+  HEDDLE_WORDS(first);
+  va_end(list);
+  return execvp(file, words);
+}
+HEDDLE_EXPORT int execle(const char* path, const char* first, ...) {
+  HEDDLE_WORDS(first);
+  char* const* const envp = va_arg(list, char* const*);
+  va_end(list);
+  return execve(path, words, envp);
+}
+
 using Spawn = int(pid_t*, const char*, const void*, const void*, char* const*, char* const*);
 namespace {
 int spawn(Spawn* function, const char* path, pid_t* pid, const char* file, const void* actions,
@@ -948,6 +993,9 @@ HEDDLE_EXPORT long syscall(long number, long a, long b, long c, long d, long e, 
   using Call = long(long, long, long, long, long, long, long);
   static constinit Next<Call> next("syscall");
   if (number == __NR_seccomp && a < 2) state.sandboxed = true;  // others ask only
+  if (number == __NR_wait4)
+    return wait_for(static_cast<pid_t>(a), reinterpret_cast<int*>(b), static_cast<int>(c),
+                    reinterpret_cast<rusage*>(d));
   auto* function = next.get();
   return function ? function(number, a, b, c, d, e, f) : -1;
 }
