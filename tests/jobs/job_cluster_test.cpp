@@ -101,8 +101,8 @@ TEST(JobOnNodes, components_of_a_het_job_are_jobs_of_their_own) {
   if (const auto obstacle = Cluster::obstacle(); !obstacle.empty()) HEDDLE_SKIP(obstacle);
   HEDDLE_STAGED(fs_job, "fs-job");
   TestDir dir;
-  const auto epilog = fs_job.substr(0, fs_job.rfind("/bin/")) + "/share/heddle/fs-job-epilog.sh";
-  const Cluster cluster(dir.path(), 3, epilog, "", "backfill");
+  const auto scripts = fs_job.substr(0, fs_job.rfind("/bin/")) + "/share/heddle/fs-job-";
+  const Cluster cluster(dir.path(), 3, scripts + "epilog.sh", "", "backfill");
   fs::create_directories(dir / "to");
   const auto run =
       fs_job + " run -q --to " + (dir / "to") + " sh -c 'printenv SLURM_PROCID; sleep 1'";
@@ -118,11 +118,16 @@ TEST(JobOnNodes, components_of_a_het_job_are_jobs_of_their_own) {
   // What a killed component leaves is found by its own id, which Slurm's epilog has.
   result = cluster.sh("srun -N1 -n1 true : -N2 -n2 " + fs_job + " run -q --to " + (dir / "to") +
                       " sh -c 'sleep 1; kill -9 $PPID'");
+  const auto tasks =
+      " --task-prolog=" + scripts + "task-prolog.sh --task-epilog=" + scripts + "task-epilog.sh ";
+  result = cluster.sh("HEDDLE_JOB_TO=" + (dir / "to") + " srun -N1 -n1" + tasks +
+                      "sleep 1 : -N2 -n2" + tasks + "sleep 1");
+  EXPECT_EQ(result.status, 0) << result.err;
   const auto database = " --db " + (dir / "jobs.db") + " ";
   ASSERT_TRUE(wait_until(60s, [&] {
     return std::ranges::count_if(fs::directory_iterator(dir / "to"), [](const auto& entry) {
              return entry.path().extension() == ".gz";
-           }) == 8;
+           }) == 11;
   })) << cluster.sh("ls -R to /tmp/heddle-jobs-0").out;
   result = cluster.sh(fs_job + " submit" + database + "to/* && " + fs_job + " query" + database +
                       "--format json --columns jobid,num_hosts,complete");
@@ -132,14 +137,18 @@ TEST(JobOnNodes, components_of_a_het_job_are_jobs_of_their_own) {
     hosts_of[job["jobid"]] = job["num_hosts"];
     EXPECT_EQ(job["complete"], 1);
   }
-  EXPECT_EQ(hosts_of,
-            (std::map<std::string, int>{{"1", 1}, {"2", 2}, {"3", 1}, {"4", 2}, {"6", 2}}));
+  EXPECT_EQ(hosts_of, (std::map<std::string, int>{
+                          {"1", 1}, {"2", 2}, {"3", 1}, {"4", 2}, {"6", 2}, {"7", 1}, {"8", 2}}));
   for (const auto& entry : fs::directory_iterator(dir / "to")) {
     const auto archive = read_job(entry.path());
     const auto id = std::stoi(archive.job["jobid"].get<std::string>());
     EXPECT_EQ(archive.job["het"], nlohmann::json({{"job", std::to_string(id - (id + 1) % 2)},
                                                   {"offset", (id + 1) % 2}}));
     EXPECT_EQ(archive.job["hosts"].size(), id % 2 == 1 ? 1U : 2U);
+    // By the tasks' epilog, not by that of the job, which comes later.
+    if (id > 6) {
+      EXPECT_FALSE(archive.job["collector"].contains("left"));
+    }
   }
 }
 
