@@ -732,7 +732,7 @@ bool is_foreign(const char* path, char* real, bool own) {
 /// The file that execvp(3) finds for `name`, in `out` (kLongestPath) if it has no slash; null:
 /// none.
 const char* find_in_path(const char* name, char* out) {
-  if (!state.variable || state.sandboxed) return nullptr;
+  if (!name || !state.variable || state.sandboxed) return nullptr;
   for (const char* c = name; *c; ++c)
     if (*c == '/') return name;
   const char* path = nullptr;
@@ -840,14 +840,14 @@ HEDDLE_EXPORT int execv(const char* path, char* const* argv) {
 HEDDLE_EXPORT int execvp(const char* file, char* const* argv) {
   static constinit Next<Exec> next("execvp");
   char path[kLongestPath];
-  before_exec(file ? find_in_path(file, path) : file, argv);
+  before_exec(find_in_path(file, path), argv);
   auto* function = next.get();
   return function ? function(file, argv) : -1;
 }
 HEDDLE_EXPORT int execvpe(const char* file, char* const* argv, char* const* envp) {
   static constinit Next<Execve> next("execvpe");
   char path[kLongestPath];
-  before_exec(file ? find_in_path(file, path) : file, argv);
+  before_exec(find_in_path(file, path), argv);
   auto* function = next.get();
   return function ? function(file, argv, envp) : -1;
 }
@@ -915,8 +915,7 @@ HEDDLE_EXPORT int posix_spawnp(pid_t* pid, const char* file, const void* actions
                                const void* attributes, char* const* argv, char* const* envp) {
   static constinit Next<Spawn> next("posix_spawnp");
   char path[kLongestPath];
-  return spawn(next.get(), file ? find_in_path(file, path) : file, pid, file, actions, attributes,
-               argv, envp);
+  return spawn(next.get(), find_in_path(file, path), pid, file, actions, attributes, argv, envp);
 }
 
 // A child's end. libc's wait4 is a cancellation point and sets errno.
@@ -989,7 +988,10 @@ HEDDLE_EXPORT int prctl(int what, unsigned long a, unsigned long b, unsigned lon
                                               static_cast<long>(b), static_cast<long>(c),
                                               static_cast<long>(d)));
 }
-HEDDLE_EXPORT long syscall(long number, long a, long b, long c, long d, long e, long f) {
+// <unistd.h> declares it with an ellipsis.
+HEDDLE_EXPORT long all_of_syscall(long number, long a, long b, long c, long d, long e,
+                                  long f) __asm__("syscall");
+long all_of_syscall(long number, long a, long b, long c, long d, long e, long f) {
   using Call = long(long, long, long, long, long, long, long);
   static constinit Next<Call> next("syscall");
   if (number == __NR_seccomp && a < 2) state.sandboxed = true;  // others ask only
