@@ -2,6 +2,8 @@
 #include "fuseovl/files/bundle_frames.hpp"
 
 #include <malloc.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +22,61 @@ constexpr std::chrono::seconds kIdle{30};
 
 }  // namespace
 
+/// The bytes of a frame, in pages of their own. While they are offered, the kernel may drop any of
+/// the pages at any time, which then read as zeros (MADV_FREE in madvise(2)). So the first byte of
+/// each is replaced by one that is not zero, and exchanging that one for the byte tells in one step
+/// whether the page is still there and makes it stay: an atomic write either comes before the page
+/// is dropped, and prevents that, or finds zeros.
+class BundleFrames::Piece {
+ public:
+  explicit Piece(std::size_t size) : size_(size), firsts_(size / page_size() + 1) {
+    void* memory =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    memory_ = static_cast<char*>(memory);
+  }
+  Piece(const Piece&) = delete;
+  Piece& operator=(const Piece&) = delete;
+  ~Piece() { ::munmap(memory_, size_); }
+
+  std::span<char> bytes() { return {memory_, size_}; }
+
+  void offer() {
+    std::size_t page = 0;
+    for (std::size_t at = 0; at < size_; at += page_size())
+      firsts_[page++] = std::exchange(memory_[at], kIsThere);
+    ::madvise(memory_, size_, MADV_FREE);  // else the memory stays
+  }
+  /// False: some of it is gone.
+  bool take_back() {
+    std::size_t page = 0;
+    for (std::size_t at = 0; at < size_; at += page_size()) {
+      char expected = kIsThere;
+      if (!std::atomic_ref(memory_[at]).compare_exchange_strong(expected, firsts_[page++]))
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr char kIsThere = 1;
+  static std::size_t page_size() {
+    static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return size;
+  }
+
+  char* memory_;
+  std::size_t size_;
+  std::vector<char> firsts_;  ///< of each page, while it is offered
+};
+
+std::size_t BundleFrames::default_room() {
+  struct sysinfo machine {};
+  if (::sysinfo(&machine) != 0) return kFrames;
+  const std::uint64_t memory = std::uint64_t{machine.totalram} * machine.mem_unit;
+  return std::clamp<std::uint64_t>(memory / 16 / kFrameSize, kFrames, 1024);
+}
+
 BundleFrames::BundleFrames(std::vector<BundleSource> sources,
                            std::shared_ptr<const BundleIndex> index, std::size_t room)
     : sources_(std::move(sources)),
@@ -27,8 +84,9 @@ BundleFrames::BundleFrames(std::vector<BundleSource> sources,
       room_(std::max<std::size_t>(room, 2)),
       was_decoded_(index_->frames.size()),
       is_bad_(index_->frames.size()),
-      is_reported_(sources_.size()) {
-  // Else malloc() puts frames beside its small blocks, and keeps their memory when they go.
+      is_reported_(sources_.size()),
+      is_known_(index_->frames.size()) {
+  // Else malloc() puts what is read beside its small blocks, and keeps that memory.
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
 }
 
@@ -66,27 +124,32 @@ tl::expected<void, int> BundleFrames::read(std::uint64_t place, std::span<char> 
     const std::size_t size = std::min(into.size(), index_->frame_length(number) - from);
     int code = 0;
     std::unique_lock hold(mutex_);
-    const auto piece = use(hold, number, size, block, code);
+    Frame* frame = use(hold, number, block, code);
+    if (!frame) return tl::unexpected(code);
     hold.unlock();
-    if (!piece) return tl::unexpected(code);
-    piece->copy(into.data(), size, from);
+    std::ranges::copy(frame->piece->bytes().subspan(from, size), into.begin());
+    hold.lock();
+    --frame->readers;
+    frame->served += size;
     into = into.subspan(size);
     place += size;
   }
   return {};
 }
 
-/// The frame, decoded here or by another thread. Null: `code` says why.
-std::shared_ptr<const std::string> BundleFrames::use(std::unique_lock<std::mutex>& hold,
-                                                     std::size_t number, std::size_t bytes,
-                                                     MayBlock block, int& code) {
+/// The frame, decoded here or by another thread, with one more reader. Null: `code` says why.
+BundleFrames::Frame* BundleFrames::use(std::unique_lock<std::mutex>& hold, std::size_t number,
+                                       MayBlock block, int& code) {
   for (bool tried = false;;) {
-    const auto at = frames_.find(number);
+    auto at = frames_.find(number);
+    const bool was_offered = at != frames_.end() && std::exchange(at->second.offered, false);
+    if (was_offered && !at->second.piece->take_back()) at = (frames_.erase(at), frames_.end());
     if (at != frames_.end() && at->second.piece) {
-      at->second.served += bytes;
+      ++at->second.readers;
       at->second.used = ++uses_;
+      if (was_offered) make_room(0);
       moved_to(number);
-      return at->second.piece;
+      return &at->second;
     }
     code = block == MayBlock::no ? EAGAIN : EIO;
     if (block == MayBlock::no || tried || is_bad_[number]) return nullptr;
@@ -106,7 +169,10 @@ void BundleFrames::load(std::unique_lock<std::mutex>& hold, std::size_t first, s
   const std::size_t end = first + count;
   std::size_t next = first;
   try {
-    for (std::size_t number = first; number < end; ++number) frames_[number].used = ++uses_;
+    for (std::size_t number = first; number < end; ++number) {
+      frames_[number].used = ++uses_;
+      is_known_[number] = true;
+    }
     hold.unlock();
     const BundleFrame& last = index_->frames[end - 1];
     const std::uint64_t begin = index_->frames[first].offset;
@@ -133,15 +199,15 @@ void BundleFrames::load(std::unique_lock<std::mutex>& hold, std::size_t first, s
 }
 
 /// `stored`: what the first source has of the frame.
-std::shared_ptr<const std::string> BundleFrames::decode(std::size_t number,
-                                                        std::string_view stored) {
+std::unique_ptr<BundleFrames::Piece> BundleFrames::decode(std::size_t number,
+                                                          std::string_view stored) {
   const BundleFrame& frame = index_->frames[number];
-  auto out = std::make_shared<std::string>(index_->frame_length(number), '\0');
+  auto out = std::make_unique<Piece>(index_->frame_length(number));
   std::string other;
   bool is_bad = true;
   for (std::size_t source = 0; source < sources_.size(); ++source) {
     if (source > 0) stored = other = read_stored(source, frame.offset, frame.size);
-    if (decode_frame(frame, stored, *out)) {
+    if (decode_frame(frame, stored, out->bytes())) {
       counters_->decoded.fetch_add(1, std::memory_order_relaxed);
       if (was_decoded_[number].exchange(true, std::memory_order_relaxed))
         counters_->again.fetch_add(1, std::memory_order_relaxed);
@@ -169,19 +235,37 @@ std::string BundleFrames::read_stored(std::size_t source, std::uint64_t offset, 
   return out;
 }
 
-/// For `count` more frames: those go first whose bytes the kernel has all got, then those that were
-/// not used for the longest time. One that is being decoded stays.
+/// For `count` more frames. Those that are decoded or copied from now stay.
 void BundleFrames::make_room(std::size_t count) {
-  while (frames_.size() + count > room_) {
-    auto worst = frames_.end();
-    const auto key = [&](const auto& entry) {
-      const bool is_spent = entry.second.served >= index_->frame_length(entry.first);
-      return std::pair(!is_spent, entry.second.used);
-    };
+  // The one of those that was not used for the longest time.
+  const auto oldest = [this](auto is_meant) {
+    auto out = frames_.end();
     for (auto it = frames_.begin(); it != frames_.end(); ++it)
-      if (it->second.piece && (worst == frames_.end() || key(*it) < key(*worst))) worst = it;
-    if (worst == frames_.end()) return;
-    frames_.erase(worst);
+      if (it->second.piece && it->second.readers == 0 && is_meant(*it) &&
+          (out == frames_.end() || it->second.used < out->second.used))
+        out = it;
+    return out;
+  };
+  const auto is_held = [](const auto& entry) { return !entry.second.offered; };
+  const auto is_spent = [&](const auto& entry) {
+    return is_held(entry) && entry.second.served >= index_->frame_length(entry.first);
+  };
+  for (auto held = static_cast<std::size_t>(std::ranges::count_if(frames_, is_held));
+       held + count > kFrames; --held) {
+    if (const auto spent = oldest(is_spent); spent != frames_.end()) {
+      frames_.erase(spent);
+    } else if (const auto other = oldest(is_held); other != frames_.end()) {
+      other->second.piece->offer();
+      other->second.offered = true;
+    } else {
+      break;
+    }
+  }
+  while (frames_.size() + count > room_) {
+    auto gone = oldest(is_spent);
+    if (gone == frames_.end()) gone = oldest([](const auto&) { return true; });
+    if (gone == frames_.end()) return;
+    frames_.erase(gone);
   }
 }
 
@@ -200,9 +284,10 @@ void BundleFrames::run_ahead() {
   for (std::uint64_t uses = 0; !ending_; uses = uses_) {
     const std::size_t ahead = std::min(kAhead, room_ / 2);
     const std::size_t end = std::min(index_->frames.size(), last_ + 1 + ahead);
-    while (next_ < end && frames_.contains(next_)) ++next_;
+    // A frame that is gone was read.
+    while (next_ < end && is_known_[next_]) ++next_;
     std::size_t count = 0;
-    while (next_ + count < end && !frames_.contains(next_ + count)) ++count;
+    while (next_ + count < end && !is_known_[next_ + count]) ++count;
     // Large reads: half of what may be ahead, or the rest of the stream.
     if (in_sequence_ && count > 0 && (count >= ahead / 2 || end == index_->frames.size())) {
       const std::size_t first = next_;
@@ -212,7 +297,10 @@ void BundleFrames::run_ahead() {
       } catch (const std::bad_alloc&) {  // frames are decoded when they are needed
       }
     } else if (moved_.wait_for(hold, kIdle) == std::cv_status::timeout && uses == uses_) {
-      std::erase_if(frames_, [](const auto& entry) { return entry.second.piece != nullptr; });
+      std::erase_if(frames_, [](const auto& entry) {
+        return entry.second.piece != nullptr && entry.second.readers == 0;
+      });
+      is_known_.assign(is_known_.size(), false);
     }
   }
 }

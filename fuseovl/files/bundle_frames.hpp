@@ -31,9 +31,13 @@ struct BundleSource {
 /// ahead of that, and stay in a bounded cache. The first source that has a frame's bytes with the
 /// right hash is used; nothing else is ever returned. A source may be cut or changed at any time.
 /// Safe for many threads; forked processes share the counters, each has its own cache.
+///
+/// The kernel keeps what it was given, so a frame is of no more use when all its bytes were read.
+/// Files that are used in another order than they were packed in leave many frames read in part:
+/// the cache keeps up to `room` of them, but in memory that the kernel takes back when it needs it.
 class BundleFrames {
  public:
-  static constexpr std::size_t kFrames = 48;  ///< in the cache
+  static constexpr std::size_t kFrames = 48;  ///< that the kernel cannot take back
   /// Frames that are decoded ahead of the last one used. A batch of them is one read.
   static constexpr std::size_t kAhead = 16;
 
@@ -45,9 +49,12 @@ class BundleFrames {
     std::atomic<std::uint64_t> bad;  ///< no source had the frame
   };
 
+  /// A sixteenth of this machine's memory, 1 GiB at most.
+  static std::size_t default_room();
+
   /// No thread starts before start(), so that a process may fork after this.
   BundleFrames(std::vector<BundleSource> sources, std::shared_ptr<const BundleIndex> index,
-               std::size_t room = kFrames);
+               std::size_t room = default_room());
   BundleFrames(const BundleFrames&) = delete;
   BundleFrames& operator=(const BundleFrames&) = delete;
   ~BundleFrames();
@@ -65,17 +72,19 @@ class BundleFrames {
   tl::expected<void, int> read(std::uint64_t place, std::span<char> into, MayBlock block);
 
  private:
+  class Piece;
   struct Frame {
-    std::shared_ptr<const std::string> piece;  ///< null: a thread decodes it
-    std::uint64_t served = 0;                  ///< bytes
-    std::uint64_t used = 0;                    ///< number of the last use
+    std::unique_ptr<Piece> piece;  ///< null: a thread decodes it
+    bool offered = false;          ///< the kernel may take its memory
+    unsigned readers = 0;          ///< that copy from it now; it stays meanwhile
+    std::uint64_t served = 0;      ///< bytes
+    std::uint64_t used = 0;        ///< number of the last use
   };
   using Frames = std::map<std::size_t, Frame>;
 
-  std::shared_ptr<const std::string> use(std::unique_lock<std::mutex>& hold, std::size_t number,
-                                         std::size_t bytes, MayBlock block, int& code);
+  Frame* use(std::unique_lock<std::mutex>& hold, std::size_t number, MayBlock block, int& code);
   void load(std::unique_lock<std::mutex>& hold, std::size_t first, std::size_t count);
-  std::shared_ptr<const std::string> decode(std::size_t number, std::string_view stored);
+  std::unique_ptr<Piece> decode(std::size_t number, std::string_view stored);
   std::string read_stored(std::size_t source, std::uint64_t offset, std::size_t size);
   void make_room(std::size_t count);
   void moved_to(std::size_t number);
@@ -92,6 +101,7 @@ class BundleFrames {
   std::condition_variable decoded_;
   std::condition_variable moved_;
   Frames frames_;
+  std::vector<bool> is_known_;  ///< by frame: was decoded since the cache was emptied
   std::uint64_t uses_ = 0;
   std::size_t last_ = 0;  ///< the frame that was used last, or the furthest of a sequence
   std::size_t next_ = 0;  ///< to be read ahead

@@ -5,6 +5,9 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <random>
@@ -283,6 +286,111 @@ TEST_F(Bundle, a_small_cache_decodes_again_and_counts_it) {
     for (std::size_t i = 0; i < index().frames.size(); ++i)
       ASSERT_EQ(read(*frames, i * kFrameSize, 100), stream_.substr(i * kFrameSize, 100));
   EXPECT_GE(frames->counters().again, index().frames.size() - 2);
+}
+
+/// All of the stream in pieces that do not follow each other: each frame is used many times.
+std::vector<std::uint64_t> scattered(std::uint64_t size, std::size_t piece) {
+  std::vector<std::uint64_t> places;
+  for (std::uint64_t place = 0; place < size; place += piece) places.push_back(place);
+  std::ranges::shuffle(places, std::mt19937_64(3));
+  return places;
+}
+
+TEST_F(Bundle, frames_are_decoded_once_in_any_order) {
+  pack(std::vector<std::size_t>(90, 1'200'000));
+  const auto frames = this->frames(200);
+  frames->start();
+  ASSERT_GT(index().frames.size(), 2 * BundleFrames::kFrames);
+  for (const auto place : scattered(stream_.size(), 100'000)) {
+    const auto size = std::min<std::size_t>(100'000, stream_.size() - place);
+    ASSERT_EQ(read(*frames, place, size), stream_.substr(place, size));
+  }
+  EXPECT_EQ(frames->counters().decoded, index().frames.size());
+  EXPECT_EQ(frames->counters().again, 0U);
+}
+
+/// The sum of this process's lines of that name in /proc/self/smaps, in bytes.
+std::uint64_t memory_of(const std::string& name) {
+  std::uint64_t out = 0;
+  std::ifstream lines("/proc/self/smaps");
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(name + ":")) out += std::stoull(line.substr(name.size() + 1)) << 10;
+  return out;
+}
+
+TEST_F(Bundle, the_cache_is_bounded_and_the_kernel_may_take_all_but_some_frames) {
+  constexpr std::size_t kRoom = 60;
+  constexpr std::size_t kSlack = std::size_t{8} << 20;  // the heap, and what is being read
+  pack(std::vector<std::size_t>(80, 1'100'000));
+  const auto frames = this->frames(kRoom);
+  const auto count = index().frames.size();
+  const auto before = memory_of("Anonymous");
+  for (std::size_t i = 0; i < count; ++i)
+    ASSERT_EQ(read(*frames, i * kFrameSize, 100), stream_.substr(i * kFrameSize, 100));
+  const auto lazy = memory_of("LazyFree");
+  const auto grown = memory_of("Anonymous") - before;
+  EXPECT_LE(grown, kRoom * kFrameSize + kSlack);
+  EXPECT_LE(grown - lazy, BundleFrames::kFrames * kFrameSize + kSlack);
+  EXPECT_EQ(frames->counters().again, 0U);
+  for (std::size_t i = count - 1; i < count; --i)
+    ASSERT_EQ(read(*frames, i * kFrameSize + 5, 100), stream_.substr(i * kFrameSize + 5, 100));
+  EXPECT_LE(frames->counters().again, count - kRoom + 1);  // what the bound has cost
+  EXPECT_LE(memory_of("Anonymous") - before, kRoom * kFrameSize + kSlack);
+  EXPECT_LE(memory_of("Anonymous") - before - memory_of("LazyFree"),
+            BundleFrames::kFrames * kFrameSize + kSlack);
+}
+
+TEST_F(Bundle, frames_whose_memory_the_kernel_took_are_decoded_again) {
+  pack(std::vector<std::size_t>(60, 1'100'000));
+  const auto frames = this->frames(200);
+  const auto count = index().frames.size();
+  for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(read(*frames, i * kFrameSize, 100));
+  if (::madvise(nullptr, 0, MADV_PAGEOUT) != 0) HEDDLE_SKIP("no MADV_PAGEOUT before Linux 5.4");
+  // What the kernel does when it needs memory.
+  std::ifstream lines("/proc/self/smaps");
+  std::uint64_t from = 0, to = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::uint64_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) from = begin, to = end;
+    if (line.starts_with("LazyFree:") && line.find(" 0 kB") == line.npos)
+      ::madvise(reinterpret_cast<void*>(from), to - from, MADV_PAGEOUT);
+  }
+  ASSERT_LT(memory_of("LazyFree"), std::uint64_t{1} << 20);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto size = std::min(kFrameSize, stream_.size() - i * kFrameSize);
+    ASSERT_EQ(read(*frames, i * kFrameSize, size), stream_.substr(i * kFrameSize, size)) << i;
+  }
+  EXPECT_EQ(frames->counters().again, count - BundleFrames::kFrames);
+}
+
+TEST_F(Bundle, frames_are_right_while_the_kernel_takes_their_memory) {
+  if (::madvise(nullptr, 0, MADV_PAGEOUT) != 0) HEDDLE_SKIP("no MADV_PAGEOUT before Linux 5.4");
+  pack(std::vector<std::size_t>(60, 1'100'000));
+  const auto frames = this->frames(200);
+  std::atomic<bool> ends = false;
+  std::jthread taker([&] {
+    while (!ends) {
+      std::ifstream lines("/proc/self/maps");
+      for (std::string line; std::getline(lines, line);) {
+        std::uint64_t begin = 0, end = 0;
+        if (line.ends_with(" 0 ") && std::sscanf(line.c_str(), "%lx-%lx rw-p", &begin, &end) == 2)
+          ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_PAGEOUT);
+      }
+    }
+  });
+  std::vector<std::jthread> threads;
+  for (unsigned seed = 0; seed < 4; ++seed)
+    threads.emplace_back([&, seed] {
+      std::mt19937_64 random(seed);
+      for (int i = 0; i < 1500; ++i) {
+        const auto place = random() % stream_.size();
+        const auto size = std::min<std::size_t>(random() % 200'000, stream_.size() - place);
+        ASSERT_EQ(read(*frames, place, size), stream_.substr(place, size));
+      }
+    });
+  threads.clear();
+  ends = true;
+  EXPECT_GT(frames->counters().again, 0U);
 }
 
 TEST_F(Bundle, a_read_that_must_not_block_takes_only_what_is_decoded) {

@@ -107,6 +107,23 @@ TEST_F(BundleMount, serves_all_files_without_their_originals) {
   EXPECT_EQ(status.st_size, 300'000);
 }
 
+TEST_F(BundleMount, decodes_each_frame_once_in_any_order) {
+  constexpr int kFiles = 150;  // two a frame: more frames than the kernel leaves to the daemon
+  for (int i = 0; i < kFiles; ++i)
+    add("large/f" + std::to_string(i), some_bytes(std::size_t{512} << 10, i));
+  maker_ = MapMaker();
+  maker_.add_tree(tree_);
+  maker_.write(map_);
+  pack();
+  const Mount mount(bundle_, dir_ / "mnt");
+  for (int i = 0; i < kFiles; ++i) {
+    const auto name = "large/f" + std::to_string(i * 49 % kFiles);  // no common factor
+    ASSERT_EQ(value_or_throw(read_file(mount / ".t/0/" + name)), files_[name]) << name;
+  }
+  EXPECT_GT(mount.stat_number("decoded"), 70U);
+  EXPECT_EQ(mount.stat_number("decoded_again"), 0U);
+}
+
 TEST_F(BundleMount, opens_no_original_of_what_it_has) {
   pack();
   SlowMount slow(tree_, tree_, dir_ / "counts", {.delay_us = 0});
