@@ -148,7 +148,7 @@ BundleFrames::Frame* BundleFrames::use(std::unique_lock<std::mutex>& hold, std::
       ++at->second.readers;
       at->second.used = ++uses_;
       if (was_offered) make_room(0);
-      moved_to(number);
+      if (tried || number + 1 >= last_) moved_to(number);  // else another reader is ahead
       return &at->second;
     }
     code = block == MayBlock::no ? EAGAIN : EIO;

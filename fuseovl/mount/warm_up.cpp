@@ -24,6 +24,8 @@
 namespace heddle {
 namespace {
 
+using Places = std::map<std::uint64_t, std::uint64_t>;
+
 constexpr std::size_t kBufferSize = 256 * 1024;
 
 // Sub-directories that ld.so tries first (glibc elf/dl-hwcaps_subdirs.c and, up to 2.36,
@@ -74,6 +76,7 @@ constexpr std::size_t kWindow = 128 * 1024;
 struct File {
   std::string path;  ///< below the mount
   std::uint64_t size = 0;
+  std::uint64_t place = 0;  ///< in a bundle
 };
 
 std::uint64_t available_memory() {
@@ -115,10 +118,12 @@ class Wanted {
 };
 
 /// Chooses files to read ahead, each once, smallest first, as many as the budget allows: ld.so
-/// reads a little of every library.
+/// reads a little of every library. Those in a bundle in its order, so that its frames are decoded
+/// one after the other.
 class Chooser {
  public:
-  Chooser(int root, std::uint64_t budget) : root_(root), budget_(budget) {}
+  Chooser(int root, std::uint64_t budget, const Places& places)
+      : root_(root), budget_(budget), places_(places) {}
 
   /// Of all directories, or only of those that the warm-up has listed.
   std::vector<File> choose(bool all) {
@@ -133,7 +138,7 @@ class Chooser {
       if (is_of_only_view(name, entry)) only_view = true;
       if (!seen_.insert(entry.ino).second) return;
       if (::fstatat(root_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-        files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
+        files.push_back({path, static_cast<std::uint64_t>(status.st_size), place(entry.ino)});
     };
     (void)walk_tree(directory.get(), visit, [&](const std::string& name) {
       return all ? !is_left_alone(name) : is_warmed(name, only_view);
@@ -146,12 +151,19 @@ class Chooser {
       return false;
     };
     files.erase(std::find_if(files.begin(), files.end(), too_much), files.end());
+    std::stable_sort(files.begin(), files.end(),
+                     [](const File& a, const File& b) { return a.place < b.place; });
     return files;
   }
 
  private:
+  std::uint64_t place(std::uint64_t ino) const {
+    const auto found = places_.find(ino);
+    return found == places_.end() ? 0 : found->second;
+  }
   int root_;
   std::uint64_t budget_;
+  const Places& places_;
   std::unordered_set<std::uint64_t> seen_;
 };
 
@@ -174,13 +186,12 @@ bool read_ahead(const Fd& root, const std::vector<File>& files, Wanted& wanted) 
   return true;
 }
 
-void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget) {
+void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget, const Places& places) {
   (void)::setsid();
   (void)::chdir("/");
   ::alarm(kLongestLife);
   (void)::faccessat(root.get(), kPrefetchBegins, F_OK, 0);
-  if (errno == EOPNOTSUPP) return;
-  Chooser chooser(root.get(), std::min(budget, available_memory() / 4));
+  Chooser chooser(root.get(), std::min(budget, available_memory() / 4), places);
   // A program may be starting already: first what is listed already.
   for (const bool all : {false, true})
     if (!read_ahead(root, chooser.choose(all), wanted)) return;
@@ -250,7 +261,7 @@ Result<void> warm_up(const std::string& mount_point) {
 }
 
 Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget,
-                            std::optional<pid_t> while_alive) {
+                            std::optional<pid_t> while_alive, const Places& places) {
   if (budget == 0) return {};
   const Fd root(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
                                            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
@@ -262,7 +273,7 @@ Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget
   // Forked twice: the caller may exec the user's program, which must not have a child of ours.
   auto child = TRY(fork_child({.dies_with_parent = false, .untraced = true}, [&] {
     auto own = fork_child(options, [&] {
-      prefetch(root, wanted, budget);
+      prefetch(root, wanted, budget, places);
       return 0;
     });
     if (own) (void)own->release();

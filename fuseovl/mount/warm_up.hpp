@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -45,7 +46,8 @@ inline constexpr std::uint64_t kDefaultPrefetch = 256U << 20;
 Result<void> warm_up(const std::string& mount_point);
 
 /// Starts a process, not a child of this single-threaded one, that reads ahead every file of the
-/// mount, smallest first, up to `budget` bytes and a quarter of the node's available memory. It
+/// mount, smallest first, up to `budget` bytes and a quarter of the node's available memory; those
+/// in `places` (inodes to places in a bundle) in the order of their places. It
 /// works on a detached clone of the mount, so it does not prevent unmounting, and ends when the
 /// mount leaves the tree, when `while_alive` ends, or after half a minute. EPERM where mounts may
 /// not be cloned (a plain user).
@@ -54,6 +56,7 @@ Result<void> warm_up(const std::string& mount_point);
 /// that a READ has locked: a daemon killed in that moment never ends, and its readers hang (6 to 16
 /// of 60 kills).
 Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget = kDefaultPrefetch,
-                            std::optional<pid_t> while_alive = std::nullopt);
+                            std::optional<pid_t> while_alive = std::nullopt,
+                            const std::map<std::uint64_t, std::uint64_t>& places = {});
 
 }  // namespace heddle

@@ -124,6 +124,14 @@ std::vector<int> Overlay::descriptors() const {
   return out;
 }
 
+std::map<std::uint64_t, std::uint64_t> Overlay::places_in_bundle() const {
+  std::map<std::uint64_t, std::uint64_t> out;
+  for (ObjectId object = 0; object < content_.tree.object_count(); ++object)
+    if (content_.files.is_in_bundle(object))
+      out[content_.tree.inode(object)] = content_.bundle->index().objects[object];
+  return out;
+}
+
 void Overlay::init(fuse_conn_info& connection) {
   // READDIRPLUS without _AUTO, which would bring attributes of the first page only. Nothing of
   // writing: with the writeback cache the kernel would keep what was written and answer for it,
@@ -219,11 +227,6 @@ fuse_entry_param Overlay::entry(InodeNumber ino) const {
 void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (std::strlen(name) > kNameMax) {  // the kernel's own limit is 1024
     fuse_reply_err(request, ENAMETOOLONG);
-    return;
-  }
-  // A bundle is read ahead by its own order. The prefetch's, by size, would decode frames again.
-  if (parent == Tree::kOwnDirectory && name == kBeginsName && content_.bundle) {
-    fuse_reply_err(request, EOPNOTSUPP);
     return;
   }
   if (parent == Tree::kOwnDirectory) {

@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -104,6 +105,8 @@ class Overlay {
   ObjectFiles& files() { return content_.files; }
   /// Of all files and directories that are open for as long as the mount lasts.
   std::vector<int> descriptors() const;
+  /// By inode numbers: where in the mounted bundle objects are.
+  std::map<std::uint64_t, std::uint64_t> places_in_bundle() const;
   /// The value of kStatsAttribute (fuseovl/mount/stats_attribute.hpp), at most kMostStatsBytes.
   /// Takes no lock: another thread may be forking a process that calls this too.
   std::string stats_text() const;

@@ -124,6 +124,22 @@ TEST_F(BundleMount, decodes_each_frame_once_in_any_order) {
   EXPECT_EQ(mount.stat_number("decoded_again"), 0U);
 }
 
+TEST_F(BundleMount, libraries_are_read_ahead_in_its_order) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 200, .text = 700'000});
+  run_checked({resolve_, "build", "-o", map_, farm.program});
+  pack();
+  const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "1G"});
+  mount.wait_for_prefetch();
+  const auto reads = mount.stat_number("read");
+  EXPECT_GE(mount.stat_number("bytes_read"), 200U * 700'000);
+  EXPECT_EQ(mount.stat_number("decoded"), mount.stat_number("frames"));
+  EXPECT_GT(mount.stat_number("frames"), 100U);
+  EXPECT_EQ(mount.stat_number("decoded_again"), 0U);
+  for (const auto& name : farm.sonames) ASSERT_TRUE(read_file(mount / name)) << name;
+  EXPECT_EQ(mount.stat_number("read"), reads);  // the kernel has them
+}
+
 TEST_F(BundleMount, opens_no_original_of_what_it_has) {
   pack();
   SlowMount slow(tree_, tree_, dir_ / "counts", {.delay_us = 0});
