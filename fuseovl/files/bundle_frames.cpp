@@ -118,6 +118,13 @@ tl::expected<void, int> BundleFrames::read(std::uint64_t place, std::span<char> 
                                            MayBlock block) {
   if (place > index_->stream_size || into.size() > index_->stream_size - place)
     return tl::unexpected(EIO);
+  // Else a part would be copied, and count as read, twice.
+  if (block == MayBlock::no && into.size() > kFrameSize - place % kFrameSize) {
+    const std::lock_guard hold(mutex_);
+    for (auto number = place / kFrameSize; number * kFrameSize < place + into.size(); ++number)
+      if (const auto at = frames_.find(number); at == frames_.end() || !at->second.piece)
+        return tl::unexpected(EAGAIN);
+  }
   while (!into.empty()) {
     const auto number = static_cast<std::size_t>(place / kFrameSize);
     const auto from = static_cast<std::size_t>(place % kFrameSize);

@@ -309,6 +309,19 @@ TEST_F(Bundle, frames_are_decoded_once_in_any_order) {
   EXPECT_EQ(frames->counters().again, 0U);
 }
 
+TEST_F(Bundle, a_frame_of_a_read_that_was_refused_is_kept) {
+  pack(std::vector<std::size_t>(60, 1'100'000));
+  const auto frames = this->frames(200);
+  ASSERT_TRUE(read(*frames, 0, 10));
+  std::string out(600'010, '?');  // its end is in the next frame
+  for (int i = 0; i < 2; ++i)
+    EXPECT_FALSE(frames->read(kFrameSize - 600'000, out, MayBlock::no)) << "not decoded yet";
+  for (std::size_t i = 1; i < index().frames.size(); ++i)
+    ASSERT_TRUE(read(*frames, i * kFrameSize, 10));
+  ASSERT_TRUE(read(*frames, 0, 10));
+  EXPECT_EQ(frames->counters().again, 0U);
+}
+
 /// The sum of this process's lines of that name in /proc/self/smaps, in bytes.
 std::uint64_t memory_of(const std::string& name) {
   std::uint64_t out = 0;

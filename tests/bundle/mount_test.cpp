@@ -108,9 +108,8 @@ TEST_F(BundleMount, serves_all_files_without_their_originals) {
 }
 
 TEST_F(BundleMount, decodes_each_frame_once_in_any_order) {
-  constexpr int kFiles = 150;  // two a frame: more frames than the kernel leaves to the daemon
-  for (int i = 0; i < kFiles; ++i)
-    add("large/f" + std::to_string(i), some_bytes(std::size_t{512} << 10, i));
+  constexpr int kFiles = 150;  // of half a frame: more frames than the kernel leaves to the daemon
+  for (int i = 0; i < kFiles; ++i) add("large/f" + std::to_string(i), some_bytes(550'000, i));
   maker_ = MapMaker();
   maker_.add_tree(tree_);
   maker_.write(map_);
