@@ -171,7 +171,8 @@ TEST_F(Collected, a_running_job_is_annotated_by_its_own_commands) {
 
 TEST_F(Collected, an_epilog_writes_what_a_killed_run_has_left) {
   if (::geteuid() != 0) HEDDLE_SKIP("setpriv needs root");
-  const auto epilog = fs_job_.substr(0, fs_job_.rfind("/bin/")) + "/share/heddle/fs-job-epilog.sh";
+  const auto scripts = fs_job_.substr(0, fs_job_.rfind("/bin/")) + "/share/heddle/fs-job-";
+  const auto epilog = scripts + "epilog.sh";
   fs::create_directories(dir_ / "to");
   ASSERT_EQ(::chown((dir_ / "to").c_str(), 65534, 65534), 0);
   ASSERT_EQ(::chmod(dir_.path().c_str(), 0777), 0);
@@ -198,15 +199,16 @@ TEST_F(Collected, an_epilog_writes_what_a_killed_run_has_left) {
   EXPECT_LE(archive_.of("echo")[0].number("finish"), archive_.job["stop"]);
   EXPECT_EQ(archive_.of("sleep").size() + archive_.of("dash").size(), 2U);
   EXPECT_FALSE(fs::exists(dir_ / "spool/7"));
-  // The others by one command; what still runs, or may go on, stays.
+  // The others by the prolog of a later job; what still runs, or may go on, stays.
   result =
       sh("SLURM_JOB_ID=1 setpriv --reuid 65534 --clear-groups " + fs_job_ + " start\n" +
          "SLURM_JOB_ID=2 setpriv --reuid 65534 --clear-groups " + fs_job_ +
          " run -q --to to sh -c ': >runs; sleep 2' & while [ ! -e runs ]; do sleep 0.05; done\n" +
-         "setpriv --reuid 65534 --clear-groups " + fs_job_ + " stage --left; ls spool; wait");
+         "SLURM_JOB_UID=65534 SLURM_JOB_GID=65534 SLURM_JOB_ID=3 sh " + scripts +
+         "prolog.sh; echo $?; ls to spool; wait");
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out,
-              AllOf(HasSubstr("to/8-"), HasSubstr("to/9-"), ::testing::EndsWith("\n1\n2\n")));
+              AllOf(HasSubstr("0\nspool:\n1\n2\n"), HasSubstr("\n8-"), HasSubstr("\n9-")));
 }
 
 TEST_F(Collected, an_archive_for_which_there_is_no_room_is_none_and_can_be_written_later) {
