@@ -224,15 +224,26 @@ int run_collected(const std::string& agent, LaunchSettings settings, int argc, c
 }  // namespace
 
 bool starts_ranks(const std::string& path) {
-  constexpr std::string_view kNames[] = {"orted",           "prted",
-                                         "hydra_pmi_proxy", "hydra_bstrap_proxy",
-                                         "pmi_proxy",       "srun",
-                                         "mpirun",          "mpiexec",
-                                         "orterun",         "mpirun.openmpi",
-                                         "mpiexec.openmpi", "prterun",
-                                         "mpiexec.hydra",   "mpiexec.mpich",
-                                         "mpirun.mpich",    "jsrun",
-                                         "aprun",           "flux"};
+  constexpr std::string_view kNames[] = {"orted",
+                                         "prted",
+                                         "hydra_pmi_proxy",
+                                         "hydra_bstrap_proxy",
+                                         "pmi_proxy",
+                                         "srun",
+                                         "mpirun",
+                                         "mpiexec",
+                                         "orterun",
+                                         "mpirun.openmpi",
+                                         "mpiexec.openmpi",
+                                         "prterun",
+                                         "mpiexec.hydra",
+                                         "mpiexec.mpich",
+                                         "mpirun.mpich",
+                                         "jsrun",
+                                         "aprun",
+                                         "flux",
+                                         "prun",
+                                         "heddle-pmix"};
   return std::ranges::count(kNames, std::string_view(path).substr(path.rfind('/') + 1)) > 0;
 }
 

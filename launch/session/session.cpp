@@ -190,6 +190,9 @@ Result<void> name_nodes(const CreateOptions& o, SessionSettings& s, Clock::time_
     const auto list =
         o.step.empty() ? TRY(nodes_of_job(s.job, end)) : TRY(nodes_of_step(o.step, end));
     s.nodes = TRY(words_of({"scontrol", "show", "hostnames", list}, end));
+    for (const auto& node : o.nodes)
+      if (std::ranges::count(s.nodes, node) == 0) return fail(node, "is no node of job " + s.job);
+    if (!o.nodes.empty()) s.nodes = o.nodes;
   }
   if (!is_plain_word(s.job)) return fail(s.job, "is not a job's id");
   std::set<std::string> names;

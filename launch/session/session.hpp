@@ -15,7 +15,8 @@ struct CreateOptions {
   std::string step;                ///< J.S: its nodes and ranks only
   std::string ranks;               ///< a Rank::job: its ranks only; empty: those of the job
   std::string job;                 ///< empty: $SLURM_JOB_ID
-  std::vector<std::string> nodes;  ///< with `rsh`
+  std::vector<std::string> nodes;  ///< with `rsh`; else of the job's nodes these, empty: all
+  std::string pmix;                ///< a table of ranks, which `ranks` and `nodes` are taken from
   std::string rsh;                 ///< `COMMAND NODE agent...`; empty: srun
   bool local = false;              ///< this machine alone: neither srun nor a remote shell
   std::string to = "/tmp";

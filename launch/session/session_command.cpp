@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -18,6 +19,7 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
+#include "base/launch/rank.hpp"
 #include "base/log.hpp"
 #include "base/run_main.hpp"
 #include "launch/session/manifest.hpp"
@@ -46,7 +48,37 @@ int print_id(const Result<Session>& made) {
   return exit_done;
 }
 
-int run_create(Options& o) { return print_id(Session::create(o.create)); }
+/// The job and the nodes of a table of PMIx. Its texts are those of the server that was asked; the
+/// worst, of one that took the launcher's port: agents run on another node of the Slurm job, or
+/// where the user's own remote shell leads, and end with the session.
+void take_table(CreateOptions& o) {
+  std::set<std::string> jobs, nodes;
+  const auto text = value_or_throw(read_file(o.pmix));
+  try {
+    for (const auto& each : nlohmann::json::parse(text))
+      for (const auto& rank : each.contains("ranks") ? each["ranks"] : nlohmann::json{each}) {
+        const auto job = rank.at("namespace").get<std::string>();
+        if (!o.ranks.empty() && job != o.ranks) continue;
+        jobs.insert(job);
+        nodes.insert(rank.at("host").get<std::string>());
+      }
+  } catch (const nlohmann::json::exception&) {
+    throw Error(o.pmix, "is no table of ranks", "", "fs-launch pmix query --json prints one");
+  }
+  if (jobs.size() != 1)
+    throw Error(o.pmix, "whose ranks?",
+                jobs.empty() ? "it has none" : fmt::format("of {}", fmt::join(jobs, ", ")),
+                jobs.empty() ? "" : "name one of them: --ranks JOB");
+  o.ranks = *jobs.begin();
+  o.nodes.assign(nodes.begin(), nodes.end());
+  const bool is_slurms = !o.job.empty() || std::getenv("SLURM_JOB_ID");
+  o.local = !is_slurms && o.rsh.empty() && o.nodes == Words{host_name()};
+}
+
+int run_create(Options& o) {
+  if (!o.create.pmix.empty()) take_table(o.create);
+  return print_id(Session::create(o.create));
+}
 
 int run_attach(Options& o) {
   if (o.create.step.find('.') == o.create.step.npos)
@@ -256,13 +288,21 @@ int session_main(int argc, const char* const* argv) {
   sub->add_option("--job", o.create.job, "The Slurm job (default: this one)")->type_name("JOB");
   sub->add_option("--rsh", o.create.rsh, "Start the agents by this remote shell, not by srun")
       ->type_name("COMMAND");
-  sub->add_option("--nodes", o.create.nodes, "The nodes for --rsh")
-      ->delimiter(',')
-      ->type_name("NODE,...");
-  sub->add_flag("--local", o.create.local, "On this machine alone")->excludes("--rsh", "--job");
+  auto* nodes =
+      sub->add_option("--nodes", o.create.nodes, "The nodes for --rsh, or of the job these")
+          ->delimiter(',')
+          ->type_name("NODE,...");
+  auto* local =
+      sub->add_flag("--local", o.create.local, "On this machine alone")->excludes("--rsh", "--job");
   sub->add_option("--ranks", o.create.ranks,
                   "Of the ranks only those of this job, as fs-launch session ranks prints it")
       ->type_name("JOB");
+  sub->add_option("--pmix", o.create.pmix,
+                  "Of the PMIx job in this table, as fs-launch pmix query --json prints it, on its "
+                  "nodes")
+      ->type_name("FILE")
+      ->excludes(nodes)
+      ->excludes(local);
   add_create_options(*sub, o.create);
   add("attach", "The same on the nodes of a running step, for its ranks alone", run_attach);
   sub->add_option("STEP", o.create.step, "JOB.STEP")->required()->type_name("");

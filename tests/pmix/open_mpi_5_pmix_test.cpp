@@ -104,12 +104,20 @@ TEST_F(OpenMpi5Pmix, ranks_are_stopped_listed_and_continued) {
     fs::remove(dir_ / "states");
     const auto result =
         inside("mpicc.openmpi -o /mnt/sum sum.c; $pmix run --events events --stop " + stop +
-               " --stopped 'cat $HEDDLE_PMIX_RANKS > table; "
+               " --stopped 'cat $HEDDLE_PMIX_RANKS > table; export XDG_CACHE_HOME=/mnt/cache; "
+               "s=\"/mnt/stage/bin/fs-launch session\"; id=$($s create --pmix $HEDDLE_PMIX_RANKS); "
+               "$s ranks $id > ranks; $s destroy $id; "
                "for p in $(sed -n \"s/.*.pid.: \\([0-9]*\\).*/\\1/p\" table); do "
                "echo $(readlink /proc/$p/exe) $(sed -n \"s/State:.//p\" /proc/$p/status) "
                "$(grep -c libmpi /proc/$p/maps) >> states; done' mpirun.openmpi -n 3 /mnt/sum");
     EXPECT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.out, "3\n");
+    const auto table = Json::parse(text("table"), nullptr, false);
+    const auto ranks = lines_of(text("ranks"));
+    ASSERT_EQ(ranks.size(), table.size());
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      EXPECT_THAT(ranks[i], StartsWith(table[i]["rank"].dump() + " " + table[i]["pid"].dump() +
+                                       " " + table[i]["host"].get<std::string>() + " "));
     const auto states = lines_of(text("states"));
     ASSERT_EQ(states.size(), 3U) << text("table");
     for (const auto& each : states) {

@@ -113,13 +113,18 @@ TEST_F(Pmix, prepended_value_keeps_the_inherited_one) {
 }
 
 TEST_F(Pmix, stopped_ranks_have_only_ld_so_and_go_on_after_the_command) {
-  const auto result = pair({"--stopped",
-                            "cat $HEDDLE_PMIX_RANKS > table; echo $HEDDLE_PMIX_NAMESPACE > name; "
-                            "for p in $(grep -o 'pid\": [0-9]*' table | cut -d' ' -f2); do "
-                            "grep -E 'State|TracerPid' /proc/$p/status >> states; grep -c libc.so "
-                            "/proc/$p/maps >> maps; "
-                            "readlink /proc/$p/exe >> exes; done; ls ran >> states 2>&1; true"},
-                           "2", {"sh", "-c", "touch ran; echo ran"});
+  options_.env = options_.env + Strings{"XDG_CACHE_HOME=" + dir_ / "cache"};
+  const auto result =
+      pair({"--stopped",
+            "cat $HEDDLE_PMIX_RANKS > table; echo $HEDDLE_PMIX_NAMESPACE > name; "
+            "id=$($FS_LAUNCH session create --to $TMPDIR --pmix $HEDDLE_PMIX_RANKS); "
+            "$FS_LAUNCH session ranks $id > ranks; $FS_LAUNCH session destroy $id; "
+            "$FS_LAUNCH session ranks --here > here; "
+            "for p in $(grep -o 'pid\": [0-9]*' table | cut -d' ' -f2); do "
+            "grep -E 'State|TracerPid' /proc/$p/status >> states; grep -c libc.so "
+            "/proc/$p/maps >> maps; "
+            "readlink /proc/$p/exe >> exes; done; ls ran >> states 2>&1; true"},
+           "2", {"sh", "-c", "touch ran; echo ran"});
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.out, "ran\nran\n");
   EXPECT_THAT(text("states"), MatchesRegex("(State:\tT .stopped.\nTracerPid:\t0\n){2}"
@@ -127,8 +132,12 @@ TEST_F(Pmix, stopped_ranks_have_only_ld_so_and_go_on_after_the_command) {
   EXPECT_EQ(text("maps"), "0\n0\n");
   const auto table = Json::parse(text("table"));
   ASSERT_EQ(table.size(), 2U);
+  EXPECT_THAT(text("here"), Not(HasSubstr("heddle-pmix")));  // the launcher is none
+  ASSERT_EQ(lines_of(text("ranks")).size(), 2U);
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(table[rank]["rank"], rank);
+    EXPECT_THAT(lines_of(text("ranks"))[rank],
+                StartsWith(std::to_string(rank) + " " + table[rank]["pid"].dump() + " "));
     EXPECT_EQ(table[rank]["namespace"].get<std::string>() + "\n", text("name"));
     EXPECT_EQ(fs::canonical(table[rank]["program"].get<std::string>()).string(),
               lines_of(text("exes"))[rank]);
@@ -245,6 +254,77 @@ TEST_F(Pmix, query_lists_the_processes_that_run) {
     EXPECT_THAT(lines[3], HasSubstr(std::to_string(jobs[0]["ranks"][1]["pid"].get<int>())));
   }
   expect_one_error(pmix({"query", "--namespace", "other", uri}), "the server has no such job");
+}
+
+TEST_F(Pmix, session_has_the_ranks_of_the_servers_table_and_no_others) {
+  options_.env = options_.env + Strings{"XDG_CACHE_HOME=" + dir_ / "cache"};
+  const auto session = [&](const std::string& words) { return sh("$FS_LAUNCH session " + words); };
+  const auto create = "create --to " + dir_ / "tmp" + " --pmix ";
+  const Strings program = {"bash", "-c",
+                           "trap 'echo got >>got.$PMIX_NAMESPACE.$PMIX_RANK' USR1; "
+                           "touch up.$PMIX_NAMESPACE.$PMIX_RANK; while :; do sleep 0.1; done"};
+  auto job = start_job(program);
+  ASSERT_EQ(sh("$FS_LAUNCH pmix query --json uri >one; rm uri").status, 0);
+  auto other = start_job(program);
+  ASSERT_EQ(sh("$FS_LAUNCH pmix query --json uri >two").status, 0);
+  ASSERT_TRUE(wait_until(10s, [&] { return lines_of(sh("ls up.*").out).size() == 4; }));
+  auto table = Json::parse(text("one"));
+  const auto name = table[0]["namespace"].get<std::string>();
+  const auto map = [](const Json& ranks, const char* job_key) {
+    Strings out;
+    for (const auto& each : ranks)
+      out.push_back(Json{each["rank"], each["pid"], each["host"], each[job_key]}.dump());
+    return out;
+  };
+
+  const auto made = session(create + "one");
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto id = lines_of(made.out).at(0);
+  EXPECT_EQ(map(Json::parse(session("ranks --json " + id).out), "job"),
+            map(table[0]["ranks"], "namespace"));
+  EXPECT_EQ(session("daemon " + id +
+                    " --wait -- sh -c '$HEDDLE_FS_LAUNCH session ranks --here "
+                    "--step $HEDDLE_SESSION_STEP | wc -l'")
+                .out,
+            "2\n");
+  EXPECT_EQ(session("signal " + id + " USR1").out, "2 ranks\n");
+  EXPECT_TRUE(wait_until(10s, [&] { return sh("cat got.*").out == "got\ngot\n"; }));
+  EXPECT_EQ(sh("ls got.*").out, "got." + name + ".0\ngot." + name + ".1\n");
+  EXPECT_EQ(session("destroy " + id).status, 0);
+
+  // Two jobs in one table.
+  table.push_back(Json::parse(text("two"))[0]);
+  std::ofstream(dir_ / "both") << table;
+  EXPECT_THAT(session(create + "both").err, AllOf(HasSubstr("both: whose ranks?"), HasSubstr(name),
+                                                  HasSubstr("hint: name one of them")));
+  const auto one = lines_of(session(create + "<(cat both) --ranks " + name).out);
+  ASSERT_EQ(one.size(), 1U);
+  // The launcher ends the other when one has died.
+  EXPECT_THAT(session("signal " + one[0] + " KILL").out, MatchesRegex("[12] ranks\n"));
+  EXPECT_EQ(value_or_throw(job.wait_for(10s)), 137);
+  EXPECT_TRUE(wait_until(10s, [&] { return session("ranks " + one[0]).out.empty(); }));
+  EXPECT_EQ(session("destroy " + one[0]).status, 0);
+  EXPECT_EQ(value_or_throw(other.wait_for(0s)), std::nullopt);
+  ::kill(other.pid(), SIGTERM);
+  (void)other.wait_for(10s);
+}
+
+TEST_F(Pmix, table_that_is_none_and_hosts_that_are_none_start_nothing) {
+  options_.env = options_.env + Strings{"XDG_CACHE_HOME=" + dir_ / "cache"};
+  const std::pair<const char*, const char*> tables[] = {
+      {"", "is no table of ranks"},
+      {"{}", "it has none"},
+      {"[]", "it has none"},
+      {"[7]", "is no table of ranks"},
+      {R"([{"namespace":"n","ranks":7}])", "is no table of ranks"},
+      {R"([{"namespace":"n","host":7}])", "is no table of ranks"},
+      {R"([{"namespace":"n","host":"-oProxyCommand=touch ran"}])", "is not a node's name"},
+      {R"([{"namespace":"n","host":"x;touch ran"}])", "is not a node's name"}};
+  for (const auto& [table, error] : tables) {
+    std::ofstream(dir_ / "table") << table;
+    expect_one_error(sh("$FS_LAUNCH session create --pmix table --rsh 'sh -c'"), error);
+  }
+  EXPECT_FALSE(fs::exists(dir_ / "ran"));
 }
 
 TEST_F(Pmix, other_user_gets_no_answer_and_the_job_goes_on) {

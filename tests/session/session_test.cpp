@@ -460,6 +460,46 @@ TEST_F(Sessions, ranks_of_mpirun_and_hydra_are_found_by_remote_shells) {
   }
 }
 
+TEST_F(Sessions, ranks_of_a_pmix_job_are_found_on_the_nodes_of_its_table) {
+  if (staged_program("heddle-pmix").empty()) HEDDLE_SKIP("heddle is built without libpmix");
+  const auto job = allocate();
+  const auto sessions = Strings{"create --job " + job, "create --rsh " + cluster_->rsh()};
+  for (const auto& create : sessions) {
+    (void)cluster_->sh("rm -f uri; srun -Q --jobid=" + job + " --overlap -w n2 -N1 -n1 " +
+                       fs_launch_ + " pmix launch -n 3 --report-uri uri sleep 9889 >out 2>&1 &");
+    // Another PMIx job, on the same node and another.
+    (void)cluster_->sh("srun -Q --jobid=" + job + " --overlap -w n2,n3 -N2 -n2 " + fs_launch_ +
+                       " pmix launch -n 2 sleep 9888 >other 2>&1 &");
+    const auto count = [&](const std::string& seconds) {
+      return cluster_->on(2, "pgrep -cxf 'sleep " + seconds + "'").out;
+    };
+    ASSERT_TRUE(wait_until(20s, [&] { return count("9889") + count("9888") == "3\n2\n"; }))
+        << cluster_->sh("cat out other").out;
+    ASSERT_EQ(cluster_->on(2, fs_launch_ + " pmix query --json uri >table").status, 0);
+    const auto id = id_of(session(create + " --pmix table"));
+    const auto table =
+        lines_of(cluster_->sh("sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' table").out);
+    const auto ranks = lines_of(session("ranks " + id).out);
+    ASSERT_EQ(table.size(), 3U);
+    ASSERT_EQ(ranks.size(), 3U);
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      EXPECT_THAT(ranks[i], StartsWith(std::to_string(i) + " " + table[i] + " n2 heddle-n2-"));
+    EXPECT_EQ(session("daemon " + id + " --wait -- hostname").out, "n2\n");
+    EXPECT_EQ(session("signal " + id + " KILL").out, "3 ranks\n");
+    EXPECT_TRUE(wait_until(10s, [&] { return count("9889") == "0\n"; }));
+    EXPECT_EQ(count("9888"), "2\n");
+    EXPECT_EQ(session("destroy " + id).status, 0);
+    (void)cluster_->on(2, "pkill -xf 'sleep 9888'");
+    (void)cluster_->on(3, "pkill -xf 'sleep 9888'");
+    EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
+  }
+  const auto wrong = cluster_->sh("sed -i 's/\"n2\"/\"n9\"/' table; " + fs_launch_ + " session " +
+                                  sessions[0] + " --pmix table");
+  EXPECT_EQ(wrong.status, 3);
+  EXPECT_THAT(wrong.err, HasSubstr("n9: is no node of job " + job));
+  free_all();
+}
+
 TEST_F(Sessions, session_ends_with_its_tool_on_kernels_without_pidfds) {
   const auto job = allocate();
   // With its seccomp filter the relay would be refused by clients that have none.
