@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -155,11 +156,20 @@ class Receiver {
 
  private:
   Result<void> make_directory() {
+    for (int attempt = 0;; ++attempt) {
+      auto made = enter_directory();
+      // The end of the job's last session may have removed the directory meanwhile.
+      if (made || made.error().code() != ENOENT || attempt == 3) return made;
+    }
+  }
+  Result<void> enter_directory() {
     const auto path = job_directory(o_.to, o_.job);
     // Of the directory itself this is checked again by its descriptor, as others may add names to
     // /tmp; above it only trusted users may rename.
     const auto directory = TRY(RunDirectory::open_at(path));
     TRY(check_trusted_directory(path));
+    // As sessions take it to remove the directory (launch/session/node_agent.cpp).
+    const Fd lock = TRY(directory.lock("sessions", std::chrono::seconds(60)));
     directory_ = TRY(open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
     for (const auto& name : directory.names())
       if (name.starts_with(o_.id + ".part")) directory.remove(name);
@@ -168,7 +178,8 @@ class Receiver {
     // Read where the copy is damaged later; the mount finds it beside the copy.
     const auto other = o_.id + kSourceEnding;
     directory.remove(other);
-    (void)::symlinkat(o_.source.c_str(), directory_.get(), other.c_str());
+    if (::symlinkat(o_.source.c_str(), directory_.get(), other.c_str()) != 0 && errno == ENOENT)
+      return fail_errno(path, "cannot be used");
     return {};
   }
 

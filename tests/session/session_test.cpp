@@ -1162,6 +1162,24 @@ TEST_F(Hold, session_of_this_machine_alone_needs_no_launcher) {
   })) << sh("ls -R to heddle/sessions").out;
 }
 
+TEST_F(Hold, fs_ship_keeps_its_directory_when_the_last_session_of_the_job_ends) {
+  if (run({"sh", "-c", "command -v strace"}).status != 0) HEDDLE_SKIP("strace is not installed");
+  const auto session = [&](const std::string& words) { return sh("$FS_LAUNCH session " + words); };
+  run_checked({"mkdir", dir_ / "to"});
+  const auto id = lines_of(session("create --local --to " + dir_ / "to").out).at(0);
+  const auto job = dir_ / "to/heddle-job-" + std::to_string(::geteuid()) + "-s" + id;
+  // Stopped for two seconds when it has opened the directory and has put nothing there.
+  const std::string bundle(64, 'a');
+  (void)sh("strace -o trace -e inject=symlinkat:delay_enter=2000000:when=1 " +
+           staged_program("fs-ship") + " --receive --id " + bundle + " --size 9 --part x --to " +
+           dir_ / "to" + " --job s" + id + " source </dev/null >said 2>&1 &");
+  ASSERT_TRUE(wait_until(10s, [&] { return sh("grep -c unlinkat trace").out == "1\n"; }));
+  EXPECT_EQ(session("destroy " + id).status, 0);
+  EXPECT_TRUE(wait_until(10s, [&] { return !sh("cat said").out.empty(); }));
+  EXPECT_THAT(sh("cat said").out, HasSubstr("\"state\":\"ready\""));
+  EXPECT_TRUE(fs::is_symlink(job + "/" + bundle + ".source"));
+}
+
 TEST_F(Hold, tool_lives_while_the_terminal_has_stopped_fs_launch) {
   (void)sh("setsid $FS_LAUNCH --hold --hold-id h sleep 9895 >/dev/null 2>&1 & echo $! >pid");
   ASSERT_TRUE(wait_until(10s, [&] { return content("alive").starts_with("0"); }));
