@@ -76,7 +76,7 @@ Result<std::string> nodes_of_job(const std::string& job, Clock::time_point end) 
   return words[1];
 }
 
-/// Of relays that were killed on this host.
+/// Of relays that were killed on this host, now or before it was booted: a relay has a lock.
 void sweep_dead(const RunDirectory& run) {
   const auto all = RunDirectory::find(sessions_directory());
   if (!all) return;
@@ -86,7 +86,9 @@ void sweep_dead(const RunDirectory& run) {
                                         : Result<std::string>(fail("", ""));
     const auto settings =
         text ? decode_record<SessionSettings>(*text) : Result<SessionSettings>(fail("", ""));
-    if (!settings || settings->host != host_name() || !run.is_dead(socket_name(id))) continue;
+    if (!settings || settings->host != host_name()) continue;
+    const auto file = open_file(directory + "/settings", O_RDWR | O_NOFOLLOW);
+    if (!file || ::flock(file->get(), LOCK_EX | LOCK_NB) != 0) continue;
     run.remove(socket_name(id));
     (void)remove_tree(directory);
   }
@@ -238,13 +240,14 @@ Result<Session> Session::create(const CreateOptions& o) {
   coder(s);
   const auto settings = relay.directory + "/settings";
   const Fd file = TRY(open_file(settings, O_WRONLY | O_CREAT | O_EXCL, 0600));
+  if (::flock(file.get(), LOCK_EX) != 0) return fail_errno(settings, "cannot be locked");
   TRY(write_all(file.get(), coder.take(), settings));
 
   SocketPair pair = TRY(make_socket_pair());
   ForkOptions options;
   options.dies_with_parent = false;
   options.null_stdio = true;
-  options.keep = std::vector<int>{pair.other.get()};
+  options.keep = std::vector<int>{pair.other.get(), file.get()};
   options.name = "heddle-session";
   auto child = fork_child(options, [&] {
     ::setsid();
@@ -261,7 +264,10 @@ Result<Session> Session::create(const CreateOptions& o) {
     TRY(write_all(its.get(), answer->message.words[1], step));
     return Session(std::move(s), relay.directory);
   }
-  if (!answer) (void)remove_tree(relay.directory);
+  if (!answer) {
+    run.remove(socket_name(s.id));
+    (void)remove_tree(relay.directory);
+  }
   (void)child->wait_for(std::chrono::seconds(20));
   return fail(!answer                 ? answer.error()
               : answer->message.error ? *answer->message.error
@@ -292,7 +298,10 @@ Result<std::vector<Answer>> Session::ask(const Request& request) const {
   const auto run = TRY(RunDirectory::open());
   const auto socket = run.connect_to(socket_name(id()));
   const bool is_anothers = !socket && socket.error().code() == EADDRNOTAVAIL;
-  if (!socket && !is_anothers) return fail(id(), "the session has ended", socket.error().message());
+  if (!socket && !is_anothers) {
+    sweep_dead(run);
+    return fail(id(), "the session has ended", socket.error().message());
+  }
   if (is_anothers || !is_own_peer(socket->get()))
     return fail(id(), "another process listens in place of the session", "",
                 run.path() +
@@ -304,9 +313,11 @@ Result<std::vector<Answer>> Session::ask(const Request& request) const {
   std::vector<Answer> out;
   for (;;) {
     auto got = receive_record<Answer>(socket->get(), std::chrono::seconds(660));
-    if (!got && out.empty() && got.error().code() == ECONNRESET)
+    if (!got && out.empty() && got.error().code() == ECONNRESET) {
+      sweep_dead(run);
       return fail(id(), "the session has ended, or refuses this process", "",
                   "call it outside of containers, chroots and sandboxes");
+    }
     if (!sent || !got) return fail(sent ? got.error() : sent.error());
     if (got->message.node.empty()) break;
     out.push_back(std::move(got->message));
