@@ -55,6 +55,7 @@ struct Options {
   std::string ship = "sbcast";
   HoldSettings hold;
   std::string hold_id;
+  int hold_limit = 0;
   int tool = -1;
   bool report = false;
   bool job = false;
@@ -112,10 +113,13 @@ void add_options(CLI::App& app, Options& o) {
                           "fs-launch release ID");
   app.add_option("--hold-id", o.hold_id, "Use this ID, instead of one that is printed")
       ->type_name("ID");
+  app.add_option("--hold-limit", o.hold_limit, "Hold them this long at most (without a limit)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--tool", o.tool, "Release held ranks when this process ends")->type_name("PID");
   add_choice<std::string>(app, "--on-tool-exit", o.hold.on_exit,
                           {{"release", "release"}, {"kill", "kill"}},
-                          "What becomes of held ranks when the tool, or fs-launch, ends");
+                          "What becomes of held ranks when the tool, fs-launch or the limit ends");
   app.add_flag(
       "--report", o.report,
       "When the launcher has ended, write to stderr which ranks were guided, and why others "
@@ -259,7 +263,8 @@ AppEnd launch(Options& o) {
   if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
   std::optional<Hold> hold;
   if (!o.hold.mode.empty() && !o.dry_run) {
-    hold.emplace(value_or_throw(Hold::create(o.hold_id, o.tool, o.hold.on_exit)));
+    hold.emplace(value_or_throw(
+        Hold::create(o.hold_id, o.tool, o.hold.on_exit, std::chrono::seconds(o.hold_limit))));
     o.hold.directory = hold->path();
     o.settings.hold = encode_hold(o.hold);
     const auto id = hold->path().substr(hold->path().rfind('/') + 1);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Made by `./dev completions` from fs-launch --help; do not edit.
 _fs_launch() {
-  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --profile --map --ship --stage --slow --fast --tree --python --via --image --backend --source --hold --hold-id --tool --on-tool-exit --report --job --dry-run -q --quiet'
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --profile --map --ship --stage --slow --fast --tree --python --via --image --backend --source --hold --hold-id --hold-limit --tool --on-tool-exit --report --job --dry-run -q --quiet'
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --via) values='best private fusermount direct' ;;

@@ -16,6 +16,7 @@ complete -c fs-launch -l backend -x -a 'auto podman charliecloud bare docker app
 complete -c fs-launch -l source -r -d 'A script that a shell in the container reads before the program starts'
 complete -c fs-launch -l hold -x -a 'agent exec' -d 'Hold the ranks before their program, or stopped after its exec, until fs-launch release ID'
 complete -c fs-launch -l hold-id -r -d 'Use this ID, instead of one that is printed'
+complete -c fs-launch -l hold-limit -r -d 'Hold them this long at most (without a limit)'
 complete -c fs-launch -l tool -r -d 'Release held ranks when this process ends'
 complete -c fs-launch -l on-tool-exit -x -a 'release kill' -d ''
 complete -c fs-launch -l report -d 'When the launcher has ended, write to stderr which ranks were guided, and why others were not'

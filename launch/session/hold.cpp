@@ -225,11 +225,13 @@ void sweep_old() {
   }
 }
 
-/// Shows each second that the tool lives; when it has ended, says so to the ranks at once.
+/// Shows each second that the tool lives; when it has ended, or after `limit`, says so to the ranks
+/// at once.
 int beat(const std::string& directory, const std::optional<OtherProcess>& tool,
-         const std::string& on_exit) {
+         const std::string& on_exit, std::chrono::seconds limit) {
   ::setsid();  // ctrl-Z stops fs-launch and the launcher; the tool still lives
   const Fd file = value_or_throw(open_file(directory + "/alive", O_WRONLY | O_NOFOLLOW));
+  const auto end = Clock::now() + limit;
   for (std::uint64_t number = 0;; ++number) {
     const auto text = fmt::format("{:020}\n", number);
     (void)!::pwrite(file.get(), text.data(), text.size(), 0);
@@ -237,6 +239,7 @@ int beat(const std::string& directory, const std::optional<OtherProcess>& tool,
     pollfd entry{tool ? tool->fd() : -1, POLLIN, 0};
     (void)::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(kBeat).count()));
     if (tool && tool->has_ended()) break;
+    if (limit > limit.zero() && Clock::now() >= end) break;
   }
   (void)write_state(directory, on_exit);
   for (;;) ::pause();  // until fs-launch ends
@@ -282,7 +285,8 @@ void hold_rank(const std::string& settings, std::int64_t rank, std::uint64_t siz
   if (!wait_for_release(*hold)) (void)::kill(::getpid(), SIGKILL);
 }
 
-Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on_exit) {
+Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on_exit,
+                          std::chrono::seconds limit) {
   const auto all = holds_directory();
   std::error_code ignored;
   fs::create_directories(default_cache_dir(), ignored);
@@ -301,8 +305,8 @@ Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on
   options.null_stdio = true;
   options.keep = std::vector<int>{its ? its->fd() : -1};
   options.name = "heddle-hold";
-  auto heart =
-      TRY(fork_child(options, [&, path = directory.path()] { return beat(path, its, on_exit); }));
+  auto heart = TRY(fork_child(
+      options, [&, path = directory.path()] { return beat(path, its, on_exit, limit); }));
   return Hold(std::move(directory), std::move(heart));
 }
 

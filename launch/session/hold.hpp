@@ -12,6 +12,7 @@
 // release a rank goes on, or ends, when the directory is gone or `alive` is unchanged for ten
 // seconds: the tool, or fs-launch, has ended.
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,8 +39,10 @@ void hold_rank(const std::string& settings, std::int64_t rank, std::uint64_t siz
 /// In fs-launch: the directory of a hold, and a process that shows that the tool lives.
 class Hold {
  public:
-  /// `id` empty: a new one. `tool`: a pid that stands for the tool; -1: fs-launch itself.
-  static Result<Hold> create(const std::string& id, int tool, const std::string& on_exit);
+  /// `id` empty: a new one. `tool`: a pid that stands for the tool; -1: fs-launch itself. After
+  /// `limit`, if it is not 0, the hold ends as with the tool.
+  static Result<Hold> create(const std::string& id, int tool, const std::string& on_exit,
+                             std::chrono::seconds limit);
   const std::string& path() const { return directory_.path(); }
 
  private:

@@ -932,6 +932,10 @@ TEST_F(Sessions, held_ranks_go_on_or_end_whatever_is_killed) {
     ASSERT_EQ(hold(each.options, each.launcher).size(), 4U) << text;
     (void)cluster_->sh(each.kill);
     EXPECT_TRUE(wait_until(40s, [&] { return apps().empty(); })) << text << apps();
+    // The launcher's status, which says that it has failed; srun waits for a lost slurmstepd.
+    if (each.least == 0) {
+      EXPECT_TRUE(wait_until(20s, [&] { return cluster_->sh("cat status").out > "0\n"; })) << text;
+    }
     const auto ran = std::atoi(cluster_->sh("grep -cx ran out").out.c_str());
     EXPECT_GE(ran, each.least) << text;
     EXPECT_LE(ran, each.most) << text;
@@ -1199,6 +1203,102 @@ TEST_F(Hold, tool_lives_while_the_terminal_has_stopped_fs_launch) {
   EXPECT_TRUE(wait_until(10s, [&] { return content("alive") != before; }));
   EXPECT_EQ(sh("kill -CONT -$(cat pid); kill $(cat pid)").status, 0);
   EXPECT_TRUE(wait_until(10s, [&] { return sh("ls heddle/hold").out.empty(); }));
+}
+
+TEST_F(Hold, ends_after_its_limit_as_with_the_tool) {
+  build_program({dir_ / "app", "int main(void) { return 0; }"});
+  for (const auto& [mode, on_exit] : {std::pair("agent"s, "release"s), {"exec", "kill"}}) {
+    (void)sh("rm -f ended; $FS_LAUNCH --hold " + mode +
+             " --hold-id h --hold-limit 4 --on-tool-exit " + on_exit +
+             " sh -c 'PMI_RANK=0 PMI_SIZE=1 ./app; echo $? >ended' >/dev/null 2>&1 &");
+    ASSERT_TRUE(wait_until(10s, [&] { return sh("$FS_LAUNCH release --list h").status == 0; }));
+    EXPECT_EQ(content("state"), "hold\n");
+    EXPECT_TRUE(wait_until(10s, [&] { return !sh("cat ended").out.empty(); })) << mode;
+    EXPECT_EQ(sh("cat ended").out, on_exit == "kill" ? "137\n" : "0\n") << mode;
+    EXPECT_TRUE(wait_until(10s, [&] { return sh("ls heddle/hold").out.empty(); }));
+  }
+}
+
+TEST_F(Hold, library_stages_each_kind_and_signals_its_launcher) {
+  const auto stage = fs::path(fs_launch_).parent_path().parent_path().string();
+  const auto library = [&](const std::string& path, const std::string& body,
+                           const Strings& options) {
+    return build_library({dir_ / path, body,
+                          options + Strings{"-Wl,-soname," + fs::path(path).filename().string()}});
+  };
+  const auto word = library("libs/libword.so.1", "int word(void) { return 42; }", {});
+  (void)library("other/libword.so.1", "int word(void) { return 41; }", {});
+  const auto use = library("libs/libuse.so.1", "int word(void);\nint use(void) { return word(); }",
+                           {word, "-Wl,-rpath," + dir_ / "libs"});
+  (void)library("lost/liblost.so.1", "int word(void);\nint use(void) { return word(); }", {word});
+  build_program({dir_ / "user",
+                 "int use(void);\nint main(void) { return use(); }",
+                 {use, "-Wl,-rpath-link," + dir_ / "libs"}});
+  run_checked({"sh", "-c",
+               "cd " + dir_.path() + " && mkdir to d && echo content >file && echo hidden >d/.x"});
+  write_text_file(dir_ / "tool.c", R"(
+#include <heddle_launch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#define TRY(call) if (call) return fprintf(stderr, "%s: %s\n", #call, heddle_error()), 1
+#define FAILS(call) if (!(call)) return fprintf(stderr, "%s succeeded\n", #call), 1; puts(heddle_error())
+int main(int argc, char** argv) {
+  heddle_session* session;
+  heddle_job* job;
+  unsigned long long bytes;
+  size_t count;
+  int status;
+  char *text, *step;
+  const char* options[] = {"--local", "--to", "to", "--ranks", argv[1], NULL};
+  const char* user[] = {"./user", NULL};
+  const char* files[] = {"sh", "-c", "cat $HEDDLE_SESSION_DIR/files/file $HEDDLE_SESSION_DIR/lib/d/.x; echo $K", NULL};
+  const char* environment[] = {"K=v w", NULL};
+  const char* sleeping[] = {"sleep", "9886", NULL};
+  FAILS(heddle_session_create(NULL, options, &session));
+  options[2] = argv[2];
+  TRY(heddle_session_create(NULL, options, &session));
+  TRY(heddle_session_add_file(session, "file"));
+  TRY(heddle_session_add_directory(session, "d"));
+  TRY(heddle_session_add_library(session, "libs/libuse.so.1"));
+  FAILS(heddle_session_add_library(session, "lost/liblost.so.1"));
+  FAILS(heddle_session_add_library(session, "other/libword.so.1"));
+  TRY(heddle_session_ship(session, &bytes));
+  TRY(bytes == 0);
+  TRY(heddle_session_ship(session, &bytes));
+  TRY(bytes != 0);
+  TRY(rename("libs", "gone"));
+  TRY(heddle_session_run(session, user, NULL, &text, &status));
+  printf("%d\n", status);
+  TRY(heddle_session_run(session, files, environment, &text, &status));
+  printf("%s", text);
+  TRY(heddle_session_signal(session, 0, &count));
+  printf("%zu ranks\n", count);
+  TRY(heddle_session_daemon(session, files, environment, "log"));
+  TRY(system("until grep -q 'v w' log.*; do sleep 0.1; done"));
+  TRY(heddle_session_destroy(session));
+  TRY(heddle_job_launch(sleeping, NULL, NULL, &job));
+  FAILS(heddle_job_step(job, &step));
+  TRY(heddle_job_signal(job, 15));
+  TRY(heddle_job_wait(job, &status));
+  heddle_job_free(job);
+  printf("%d\n", status);
+  return 0;
+}
+)");
+  const auto did = sh("cc -Wall -Werror -o tool tool.c $(PKG_CONFIG_PATH=" + stage +
+                      "/lib/pkgconfig pkg-config --cflags --libs heddle-launch) -Wl,-rpath," +
+                      stage + "/lib && ./tool none-" + std::to_string(::getpid()) + " $PWD/to");
+  EXPECT_EQ(did.status, 0) << did.err;
+  const auto lines = lines_of(did.out);
+  ASSERT_EQ(lines.size(), 10U) << did.out;
+  EXPECT_THAT(lines[0], HasSubstr("--to needs an absolute path"));
+  EXPECT_THAT(lines[1], AllOf(HasSubstr("libword.so.1"), HasSubstr("liblost.so.1")));
+  EXPECT_THAT(lines[2], AllOf(HasSubstr("libs/libword.so.1"), HasSubstr("other/libword.so.1")));
+  EXPECT_EQ(
+      Strings(lines.begin() + 3, lines.end()),
+      (Strings{"42", "content", "hidden", "v w", "0 ranks", "the ranks are not held", "143"}));
+  EXPECT_TRUE(wait_until(10s, [&] { return sh("cat log.*").out == "content\nhidden\nv w\n"; }));
+  EXPECT_TRUE(wait_until(20s, [&] { return sh("ls to").out.empty(); }));
 }
 
 TEST_F(Hold, one_rank_of_a_node_looks_at_the_shared_directory_for_all) {
