@@ -49,8 +49,7 @@ class Relay {
   }
 
   Result<void> start() {
-    const auto log = o_.directory + "/log";
-    const Fd errors = TRY(open_file(log, O_WRONLY | O_CREAT | O_APPEND, 0600));
+    const Fd errors = TRY(open_file(log_, O_WRONLY | O_CREAT | O_APPEND, 0600));
     Pipe out = TRY(make_pipe());
     for (const auto& words : o_.commands) {
       const auto program = TRY(find_program(words[0]));
@@ -75,9 +74,7 @@ class Relay {
     });
     if (!wrong.empty()) return fail("", wrong);
     if (silent.empty()) return {};
-    auto why = read_file(log, 4096).value_or("");
-    std::ranges::replace(why, '\n', ' ');
-    return fail(fmt::format("{}", fmt::join(silent, ",")), "no agent answers", why);
+    return fail(fmt::format("{}", fmt::join(silent, ",")), "no agent answers", errors_said());
   }
 
   const Answer& hello() const { return hello_; }
@@ -173,7 +170,9 @@ class Relay {
       Answer none;
       none.op = request->op;
       none.node = node;
-      none.error = Error("", over_ ? "the agent has ended" : "the agent does not answer");
+      // srun, which ends all agents when it has lost a node, says so.
+      none.error = over_ ? Error("", "the agent has ended", errors_said())
+                         : Error("", "the agent does not answer");
       (void)send_record(client, none);
     }
     if (request->op == Op::destroy) {
@@ -185,7 +184,15 @@ class Relay {
     (void)send_record(client, last);
   }
 
+  std::string errors_said() const {
+    auto out = read_file(log_).value_or("");
+    out.resize(std::min<std::size_t>(out.size(), 4096));
+    std::ranges::replace(out, '\n', ' ');
+    return out;
+  }
+
   const RelayOptions& o_;
+  const std::string log_ = o_.directory + "/log";
   Nodes nodes_;
   std::vector<Child> children_;
   std::vector<Fd> inputs_;
