@@ -3,8 +3,12 @@
 // What fs-launch adds to a job of 64 ranks on one node, and how long a session of a tool takes
 // until it runs on four nodes.
 #include <fmt/format.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <filesystem>
 #include <sstream>
 
@@ -34,6 +38,77 @@ double cpu_of_report(std::vector<std::string> argv, const std::vector<std::strin
   for (int column = 0; column < 6; ++column) words >> value;
   if (!words) throw Error("fs-launch --report", "has no such column", ran.err);
   return value;
+}
+
+/// A rank that has started the agent, which has executed `program`: stopped there, before ld.so.
+class StoppedRank {
+ public:
+  StoppedRank(const std::string& stage, const std::string& way, const std::string& program,
+              int rank) {
+    const auto agent = stage + "/bin/fs-launch";
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      // As the auditor executes it (fuseovl/audit/process.cpp).
+      ::setenv("PMI_RANK", std::to_string(rank).c_str(), 1);
+      ::setenv("LD_AUDIT", (stage + "/lib/heddle/libheddle-audit.so").c_str(), 1);
+      ::setenv("HEDDLE_LAUNCH", (agent + ",0000000000000000," + way).c_str(), 1);
+      (void)::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+      (void)::raise(SIGSTOP);
+      ::execl(agent.c_str(), agent.c_str(), "--rank", program.c_str(), program.c_str(), nullptr);
+      ::_exit(127);
+    }
+    wait_for_stop();
+    (void)::ptrace(PTRACE_SETOPTIONS, pid_, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL);
+    run_to_exec();
+    const auto begin = cpu_ms();
+    run_to_exec();
+    ms_ = cpu_ms() - begin;
+  }
+  StoppedRank(const StoppedRank&) = delete;
+  StoppedRank& operator=(const StoppedRank&) = delete;
+  ~StoppedRank() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  /// CPU time of the agent.
+  double ms() const { return ms_; }
+
+ private:
+  int wait_for_stop() const {
+    int status = 0;
+    if (::waitpid(pid_, &status, 0) != pid_ || !WIFSTOPPED(status))
+      throw Error("fs-launch --rank", "has ended");
+    return status >> 8;
+  }
+  void run_to_exec() const {
+    for (int signal = 0;;) {
+      (void)::ptrace(PTRACE_CONT, pid_, nullptr, signal);
+      const int stop = wait_for_stop();
+      if (stop == (SIGTRAP | (PTRACE_EVENT_EXEC << 8))) return;
+      signal = stop == SIGTRAP ? 0 : stop;
+    }
+  }
+  double cpu_ms() const {
+    const auto file = "/proc/" + std::to_string(pid_) + "/schedstat";
+    return std::stod(value_or_throw(read_file(file))) / 1e6;
+  }
+
+  pid_t pid_;
+  double ms_ = 0;
+};
+
+/// What the agent computes until it executes the program, when another rank of the node is there.
+void measure_agent(const std::string& stage, const std::string& program, unsigned rounds,
+                   Results& results) {
+  for (const auto& [name, way] : {std::pair{"mount", "slow=/"}, {"direct", "fast=/"}}) {
+    for (int i = 0; i < 3; ++i) (void)StoppedRank(stage, way, program, 0);  // the cache
+    const StoppedRank first(stage, way, program, 0);
+    std::vector<double> samples;
+    for (unsigned rank = 1; rank <= rounds * 5; ++rank)
+      samples.push_back(StoppedRank(stage, way, program, static_cast<int>(rank)).ms());
+    results.add(
+        {fmt::format("launch.libraries100.{}.agent", name), median(samples), "ms of CPU", 2});
+  }
 }
 
 /// Hydra's line alone, and behind fs-launch.
@@ -77,11 +152,13 @@ void measure_hydra(const std::string& stage, const TempDir& directory, unsigned 
         while (samples.size() < rounds)
           samples.push_back(cpu_of_report({stage + "/bin/fs-launch", "--report", slow, "/"},
                                           launcher(program), own));
-        results.add({group + "." + way + ".cpu", median(samples), "ms of CPU a rank", 2});
+        results.add({group + "." + way + ".cpu", median(samples), "ms of CPU a rank"});
       }
     };
     results.attempt("launch." + name, measure_one);
   }
+  ::setenv("XDG_CACHE_HOME", (directory.path() + "/cache").c_str(), 1);
+  results.attempt("launch.agent", [&] { measure_agent(stage, farm.program, rounds, results); });
 }
 
 /// A tool that attaches to a step of 64 ranks on four nodes: until its daemon has run on each.
