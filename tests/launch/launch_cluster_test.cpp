@@ -10,7 +10,7 @@ struct Launch {
   const char* name;
   const char* compiler;
   std::string allocation;  ///< starts fs-launch
-  std::string launcher;    ///< two ranks a node; RSH stands for the cluster's
+  std::string launcher;    ///< two ranks a node; RSH stands for the cluster's, SSH for a real ssh
 };
 
 class LaunchedOnNodes : public OnNodes, public ::testing::WithParamInterface<Launch> {};
@@ -23,6 +23,11 @@ TEST_P(LaunchedOnNodes, ranks_are_guided_and_nothing_stays) {
   auto command = GetParam().launcher;
   if (const auto at = command.find("RSH"); at != command.npos)
     command.replace(at, 3, cluster_->rsh());
+  if (const auto at = command.find("SSH"); at != command.npos) {
+    const auto ssh = cluster_->start_sshd();
+    if (ssh.empty()) HEDDLE_SKIP("openssh-server is not installed");
+    command.replace(at, 3, ssh);
+  }
   const auto result = cluster_->sh(GetParam().allocation + " " + fs_launch_ +
                                    " --report --slow / " + command + " ./app");
   EXPECT_EQ(result.status, 0) << result.err;
@@ -43,9 +48,13 @@ INSTANTIATE_TEST_SUITE_P(
         {"srun_in_salloc", "mpicc.openmpi", "salloc -Q -N4", "srun -Q -n8 --mpi=pmix"},
         {"openmpi_rsh", "mpicc.openmpi", "",
          "mpirun.openmpi --mca plm_rsh_agent RSH -host n1:2,n2:2,n3:2,n4:2"},
+        {"openmpi_real_ssh", "mpicc.openmpi", "",
+         "mpirun.openmpi --mca plm_rsh_agent SSH -host n1:2,n2:2,n3:2,n4:2"},
         {"openmpi_salloc", "mpicc.openmpi", "salloc -Q -N4", "mpirun.openmpi -npernode 2"},
         {"hydra_ssh", "mpicc.mpich", "",
          "mpiexec.hydra -launcher ssh -launcher-exec RSH -hosts n1:2,n2:2,n3:2,n4:2 -n 8"},
+        {"hydra_real_ssh", "mpicc.mpich", "",
+         "mpiexec.hydra -launcher ssh -launcher-exec SSH -hosts n1:2,n2:2,n3:2,n4:2 -n 8"},
         {"hydra_slurm", "mpicc.mpich", "salloc -Q -N4",
          "mpiexec.hydra -launcher slurm -ppn 2 -n 8"},
     }),

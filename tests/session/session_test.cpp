@@ -404,6 +404,21 @@ TEST_F(Sessions, signals_reach_the_ranks_and_nothing_of_heddle_beside_them) {
   free_all();
 }
 
+TEST_F(Sessions, agents_are_started_by_a_real_ssh) {
+  const auto ssh = cluster_->start_sshd();
+  if (ssh.empty()) HEDDLE_SKIP("openssh-server is not installed");
+  write_text_file(dir_ / "a file", "content\n");
+  const auto id = id_of(session("create --nodes n1,n2,n3,n4 --rsh " + ssh));
+  EXPECT_EQ(session("add " + id + " --file 'a file'").status, 0);
+  EXPECT_THAT(session("ship " + id).out, StartsWith("8 bytes"));
+  EXPECT_EQ(session("daemon " + id +
+                    " --wait -- sh -c 'hostname; cat \"$HEDDLE_SESSION_DIR/files/a file\"'")
+                .out,
+            "n1\ncontent\nn2\ncontent\nn3\ncontent\nn4\ncontent\n");
+  EXPECT_EQ(session("destroy " + id).status, 0);
+  EXPECT_TRUE(wait_until(20s, [&] { return left().empty(); })) << left();
+}
+
 TEST_F(Sessions, ranks_of_mpirun_and_hydra_are_found_by_remote_shells) {
   const auto rsh = " --rsh " + cluster_->rsh();
   for (const auto& launcher : launchers_by_rsh()) {

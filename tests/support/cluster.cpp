@@ -47,7 +47,7 @@ std::string Cluster::obstacle() {
 
 Cluster::Cluster(std::string directory, int nodes, const std::string& epilog,
                  const std::string& plugstack, const std::string& scheduler)
-    : directory_(std::move(directory)) {
+    : directory_(std::move(directory)), nodes_(nodes) {
   const auto log = value_or_throw(open_file(directory_ + "/cluster.log", O_WRONLY | O_CREAT));
   SpawnOptions options{{{log.get(), STDOUT_FILENO}, {log.get(), STDERR_FILENO}}};
   process_.emplace(value_or_throw(spawn(
@@ -65,6 +65,25 @@ Cluster::Cluster(std::string directory, int nodes, const std::string& epilog,
   std::ifstream("/proc/" + own + "/task/" + own + "/children") >> init_;
   if (ended || init_ <= 1 || !std::filesystem::exists(directory_ + "/c/ready"))
     throw Error("cluster", "is not ready", read_file(directory_ + "/cluster.log").value_or(""));
+}
+
+std::string Cluster::start_sshd() const {
+  const std::string sshd = "/usr/sbin/sshd", own = directory_ + "/c/ssh";
+  if (!std::filesystem::exists(sshd)) return "";
+  const auto check = [](const RunResult& done) {
+    if (done.status != 0) throw Error("sshd", "cannot be started", done.err);
+  };
+  check(sh("mkdir -m 700 c/ssh && ssh-keygen -q -t ed25519 -N '' -f c/ssh/key"));
+  std::ofstream(own + "/sshd_config")
+      << "HostKey " << own << "/key\nAuthorizedKeysFile " << own
+      << "/key.pub\nStrictModes no\nPidFile none\nPermitRootLogin prohibit-password\n";
+  std::ofstream(own + "/ssh") << "#!/bin/sh\nexec ssh -F none -i " << own
+                              << "/key -o BatchMode=yes -o StrictHostKeyChecking=no -o "
+                                 "UserKnownHostsFile=/dev/null -o LogLevel=ERROR \"$@\"\n";
+  std::filesystem::permissions(own + "/ssh", std::filesystem::perms(0755));
+  const auto start = "mkdir -p /run/sshd && exec " + sshd + " -f " + own + "/sshd_config";
+  for (int node = 1; node <= nodes_; ++node) check(on(node, start));
+  return own + "/ssh";
 }
 
 std::string Cluster::init_of(int node) const {

@@ -37,6 +37,9 @@ class Cluster {
 
   /// mpirun's `--mca plm_rsh_agent` and hydra's -launcher-exec: `rsh NODE COMMAND...`.
   std::string rsh() const { return directory_ + "/c/rsh"; }
+  /// Starts a real sshd on each node, for root by a key of this cluster's. Result: as rsh(), by
+  /// real ssh. Empty: no openssh-server.
+  std::string start_sshd() const;
   /// The pid of a node's init as the login node sees it; its end is the node's end.
   std::string init_of(int node) const;
   /// As the test program sees it.
@@ -47,6 +50,7 @@ class Cluster {
                   RunOptions options) const;
 
   std::string directory_;
+  int nodes_;
   std::optional<Child> process_;
   int init_ = -1;  ///< the login node's pid 1
 };
