@@ -193,7 +193,8 @@ AppEnd run_launcher(const Words& command, const std::string& reports) {
   if (auto started = app.run(); !started)
     return {report_exec_failure(command[0], started.error().code())};
   if (reports.empty()) return value_or_throw(app.wait(signals));
-  const auto size = watch_ranks(reports.substr(reports.rfind('/') + 1));
+  const auto size =
+      watch_ranks(reports.substr(reports.rfind('/') + 1), path->ends_with("/srun") ? app.pid() : 0);
   const auto end = value_or_throw(app.wait(signals));
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;

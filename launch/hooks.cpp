@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "launch/hooks.hpp"
 
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -108,9 +109,9 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
   const auto launch = encode(prefix + "/bin/fs-launch", settings);
   out.variables = {{"LD_AUDIT", list}, {kLaunchVariable, launch}};
   // With a user's own LD_AUDIT of odd characters other nodes run without it, as before.
-  const auto hook = std::string(kOurHook) +
-                    (list.find_first_of(" \t\n\"'$`\\") == list.npos ? list : library) + " " +
-                    kLaunchVariable + "=" + launch;
+  const auto hook =
+      std::string(kOurHook) + (list.find_first_of(" \t\n\"'$`\\") == list.npos ? list : library) +
+      " " + kLaunchVariable + "=" + launch + " " + fmt::format("{}", fmt::join(kHookWords, " "));
   for (const auto& agent : kAgentHooks) {
     const auto theirs = environment.get(agent.variable);
     const bool is_set = theirs && !theirs->empty();

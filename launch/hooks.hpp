@@ -7,11 +7,12 @@
 //   HEDDLE_LAUNCH    the agent and its settings (base/rank_mark.hpp)
 //   OMPI_MCA_orte_fork_agent, PRTE_MCA_odls_base_exec_agent
 //                    Open MPI and PRRTE hand no other variables to other nodes: env(1) sets these
-//                    two
+//                    two and executes kHookWords, another env(1), by which static ranks enter, too
 // Where a node has no heddle, ld.so says so in one line and goes on: the rank runs unguided. An
 // agent as the fork agent itself would end the job there: Open MPI 4 does not start it, and exits
 // with 0.
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,10 @@
 #include "launch/launch_settings.hpp"
 
 namespace heddle::launch {
+
+/// Before a rank's own words, which the agent takes from behind them. Where a node has no heddle
+/// they do nothing.
+inline constexpr std::array kHookWords{"/usr/bin/env", "-u", "HEDDLE_RANK"};
 
 struct Hooks {
   std::vector<std::pair<std::string, std::string>> variables;

@@ -7,11 +7,14 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ranges>
 #include <string_view>
 
 #include "base/child.hpp"
@@ -197,6 +200,14 @@ class Rank {
   GenOptions options_;
 };
 
+/// Whether the kernel would give the program rights that it refuses to one that is traced, or in
+/// the namespaces of a mount: those of its owner or group, or capabilities.
+bool gains_rights(const std::string& path) {
+  struct stat st {};
+  return (::stat(path.c_str(), &st) == 0 && (st.st_mode & (S_ISUID | S_ISGID)) != 0) ||
+         ::getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
+}
+
 /// Reads the profile `path` and sets its variables in this process. Empty path: an empty profile.
 Result<Profile> take_profile(const std::string& path) {
   if (path.empty()) return Profile();
@@ -209,11 +220,12 @@ Result<Profile> take_profile(const std::string& path) {
 /// As `fs-job run`: forks this agent once more, without `settings.job`, and writes the node's
 /// archive when the last rank there has ended. In this static program, so that a node without a
 /// library of fs-job's runs its ranks.
-int run_collected(const std::string& agent, LaunchSettings settings, int argc, char** argv) {
+int run_collected(const std::string& agent, LaunchSettings settings, const std::string& path,
+                  const std::vector<std::string>& command) {
   ::setenv("HEDDLE_JOB_START", settings.job_start.c_str(), 1);
   std::vector<std::string> words{"run",           "-q", "--jobid", settings.job, "--to",
-                                 settings.job_to, "--", agent};
-  words.insert(words.end(), argv + 1, argv + argc);
+                                 settings.job_to, "--", agent,     kRankOption,  path};
+  words.insert(words.end(), command.begin(), command.end());
   settings.job.clear();
   ::setenv(kLaunchVariable, encode(agent, settings).c_str(), 1);
   const auto pointers = to_c_array(words);
@@ -249,20 +261,33 @@ bool starts_ranks(const std::string& path) {
 
 int become_rank(int argc, char** argv) {
   if (argc < 4) return 2;
+  std::string path = argv[2];
+  std::vector<std::string> words{argv + 3, argv + argc};
+  if (words.size() > kHookWords.size() &&
+      std::ranges::equal(kHookWords, words | std::views::take(kHookWords.size()))) {
+    words.erase(words.begin(), words.begin() + kHookWords.size());
+    const auto found = find_program(words[0]);
+    if (!found) return report_exec_failure(words[0], found.error().code());
+    path = *found;
+  }
   const char* value = std::getenv(kLaunchVariable);
   const auto settings = decode(value ? value : "");
-  if (value && starts_ranks(argv[2])) {
+  if (value && starts_ranks(path)) {
     ::setenv(kLaunchVariable, with_own_mark(value).c_str(), 1);
-    const int error = execute({argv[2], {argv + 3, argv + argc}, Environment().entries()});
-    return report_exec_failure(argv[3], error);
+    const int error = execute({path, words, Environment().entries()});
+    return report_exec_failure(words[0], error);
+  }
+  if (gains_rights(path)) {
+    remove_hooks();
+    return Rank(path, words, settings.value_or(LaunchSettings())).become_unguided("setuid program");
   }
 #ifdef HEDDLE_WITH_JOBS
   if (settings && !settings->job.empty() && Environment().get("HEDDLE") != "off")
     return run_collected(std::string(value).substr(0, std::string_view(value).find(kSeparator)),
-                         *settings, argc, argv);
+                         *settings, path, words);
 #endif
   remove_hooks();
-  Rank rank(argv[2], {argv + 3, argv + argc}, settings.value_or(LaunchSettings()));
+  Rank rank(path, std::move(words), settings.value_or(LaunchSettings()));
   std::string why = settings ? "" : "fs-launch is of another version";
   if (settings && !settings->hold.empty())
     hold_rank(settings->hold, rank_from_environment().value_or(0), job_size());

@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: MIT
 #include "launch/rank_watch.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 #include <thread>
 
 #include "base/fd.hpp"
+#include "base/find_program.hpp"
+#include "base/launch/rank.hpp"
 #include "base/rank_mark.hpp"
+#include "base/run_program.hpp"
 #include "launch/rank_agent.hpp"
 
 namespace heddle::launch {
 namespace {
 
+using std::chrono::milliseconds;
 constexpr std::size_t kLargestEnvironment = std::size_t{64} << 20;
+constexpr milliseconds kSlurmsTime{10'000};
+/// Slurm's controller is not asked for jobs that end before.
+constexpr milliseconds kFirstQuestion{500};
 
 /// Of proc_pid_environ(5), which any process can write to; the worst is a wrong number.
 const char* value_in(const std::string& environment, std::string_view name) {
@@ -48,16 +58,36 @@ std::uint64_t size_of_job(const std::string& mark) {
   return 0;
 }
 
+/// The tasks of the step that the process `srun` of this node has started; 0: of none.
+std::uint64_t tasks_of(pid_t srun) {
+  const auto scontrol = find_program("scontrol");
+  if (!scontrol) return 0;
+  const auto steps = run_and_read(
+      *scontrol, {"scontrol", "--oneliner", "show", "step"},
+      {.limit = kSlurmsTime, .most_bytes = kLargestEnvironment, .messages = Messages::dropped});
+  const auto host = host_name();
+  const auto here = fmt::format(" SrunHost:Pid={}:{}", host.substr(0, host.find('.')), srun);
+  constexpr std::string_view kTasks = " Tasks=";
+  std::uint64_t out = 0;  // a step of several components has a line for each
+  std::istringstream lines(steps ? steps->out : "");
+  for (std::string line; std::getline(lines, line);)
+    if (const auto at = line.find(kTasks);
+        at != line.npos && (line + " ").find(here + " ") != line.npos)
+      out += std::strtoull(line.c_str() + at + kTasks.size(), nullptr, 10);
+  return out;
+}
+
 }  // namespace
 
-std::shared_ptr<const std::atomic<std::uint64_t>> watch_ranks(std::string mark) {
+std::shared_ptr<const std::atomic<std::uint64_t>> watch_ranks(std::string mark, pid_t srun) {
   auto size = std::make_shared<std::atomic<std::uint64_t>>(0);
   // Nothing waits for its end: to read the environment of a process that waits for a file server
   // can take as long.
-  std::thread([size, mark = std::move(mark)] {
+  std::thread([size, mark = std::move(mark), srun] {
     // Ever more seldom: a long job has many processes beside it.
-    for (auto pause = std::chrono::milliseconds(20); *size == 0; pause *= 2) {
+    for (auto pause = milliseconds(20); *size == 0; pause *= 2) {
       *size = size_of_job(mark);
+      if (*size == 0 && srun > 0 && pause >= kFirstQuestion) *size = tasks_of(srun);
       if (*size == 0) std::this_thread::sleep_for(pause);
     }
   }).detach();

@@ -60,6 +60,33 @@ INSTANTIATE_TEST_SUITE_P(
     }),
     [](const auto& each) { return std::string(each.param.name); });
 
+/// No node here is fs-launch's own.
+TEST_F(OnNodes, static_and_setuid_ranks_are_counted) {
+  std::ofstream(dir_ / "app.c") << "#include <stdio.h>\n#include <unistd.h>\n"
+                                   "int main() { sleep(2); printf(\"%d\\n\", geteuid()); }\n";
+  run_checked({"cc", "-static", "-o", dir_ / "static", dir_ / "app.c"});
+  run_checked({"cc", "-o", dir_ / "setuid", dir_ / "app.c"});
+  fs::permissions(dir_.path(), fs::perms(0755));
+  run_checked({"chown", "65534:65534", dir_ / "setuid"});
+  run_checked({"chmod", "4755", dir_ / "setuid"});
+  const auto mpirun =
+      "mpirun.openmpi --mca plm_rsh_agent " + cluster_->rsh() + " -host n1:2,n2:2,n3:2,n4:2 ";
+  for (const auto& [program, id] : {std::pair{"static", "0"}, {"setuid", "65534"}}) {
+    const auto both = [&](const std::string& launcher) {
+      const auto done = cluster_->sh(fs_launch_ + " --report --slow / " + launcher + " ./" +
+                                     program + " | sort | uniq -c");
+      EXPECT_EQ(done.out, "      8 "s + id + "\n") << done.err;
+      EXPECT_THAT(done.err, HasSubstr("fs-launch: 0 of 8 ranks guided"));
+      return done.err;
+    };
+    EXPECT_THAT(both("srun -Q -N4 -n8"), HasSubstr("8 ranks did not report (0-7): static or"));
+    const auto table = both(mpirun);
+    for (int node = 1; node <= 4; ++node)
+      EXPECT_THAT(table, testing::ContainsRegex("\nn" + std::to_string(node) + " +2 +0 .* " +
+                                                program + " program\n"));
+  }
+}
+
 TEST_F(OnNodes, bundle_is_shipped_once_and_libraries_are_not_read_from_their_files) {
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 40});
   const auto made = cluster_->sh(bin_ + "/fs-resolve build -o app.map farm/app && " + bin_ +
