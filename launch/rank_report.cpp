@@ -26,7 +26,8 @@ constexpr const char* kLock = "/.lock";  // no node's name
 constexpr time_t kYoung = 60;            // seconds: one that is made now may have no lock yet
 constexpr std::size_t kMostNamed = 20;
 constexpr const char* kSilent =
-    "static or setuid programs, or nodes that have no heddle or do not see the directory of the "
+    "static, setuid or 32-bit programs, or nodes that have no heddle or do not see the directory "
+    "of the "
     "reports";
 
 struct Node {

@@ -117,6 +117,16 @@ void RealMpiTest::compile(const std::string& name, const std::string& flags,
                "sh", dir_ / "app", rootfs_});
 }
 
+void RealMpiTest::make_other_mpich(const std::string& prefix) {
+  const auto library = run_checked({"sh", "-c", "realpath /usr/lib/*/libmpich.so.12"}).out;
+  auto bytes = read_file(lines_of(library).at(0)).value_or("");
+  ASSERT_NE(bytes.find("4.0.2"), bytes.npos);
+  for (auto at = bytes.find("4.0.2"); at != bytes.npos; at = bytes.find("4.0.2", at))
+    bytes.replace(at, 5, "4.0.9");
+  fs::create_directories(prefix + "/lib");
+  std::ofstream(prefix + "/lib/libmpich.so.12") << bytes;
+}
+
 void RealMpiTest::copy_mpi(const std::string& directory) const {
   fs::create_directories(dir_ / directory);
   auto theirs = run_checked({"sh", "-c", "realpath \"$0\"/usr/lib/*/libmpich.so.12", rootfs_}).out;

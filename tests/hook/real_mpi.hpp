@@ -23,6 +23,8 @@ class RealMpiTest : public ::testing::Test {
                const std::string& source = "hello.c");
   /// Copies the image's MPICH to `directory` below dir_.
   void copy_mpi(const std::string& directory) const;
+  /// This machine's MPICH once more, as version 4.0.9.
+  static void make_other_mpich(const std::string& prefix);
   /// config.json of a read-only container with the hook, and "app" on /mnt.
   Json config(const Strings& args) const;
   /// config() without a PID namespace and with the host's /tmp: Open MPI's sessions are in /tmp,

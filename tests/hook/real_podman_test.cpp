@@ -129,6 +129,17 @@ TEST_P(LaunchedRealPodman, a_profile_s_and_the_users_words_are_exact) {
   EXPECT_THAT(ran.out, HasSubstr(GetParam()));
 }
 
+TEST_P(LaunchedRealPodman, profiles_mpi_is_the_hosts) {
+  make_other_mpich(dir_ / "mpi");
+  const auto made = launch({}, {"profile", "create", "other", "--mpi", dir_ / "mpi"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto ran = launch({"--profile", "other", "--backend", "podman", "--image", dir_ / "root"},
+                          {"mpiexec.hydra", "-n", "2", "./hello"});
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("1 of 2, sum 3, glibc "));
+  EXPECT_THAT(ran.out, HasSubstr("MPICH Version:\t4.0.9"));
+}
+
 TEST_P(LaunchedRealPodman, what_cannot_be_a_container_starts_no_rank_on_the_host) {
   const Strings touch = {"mpiexec.hydra", "-n", "1", "touch", "started"};
   const std::pair<Strings, const char*> cases[] = {

@@ -79,7 +79,8 @@ TEST_F(OnNodes, static_and_setuid_ranks_are_counted) {
       EXPECT_THAT(done.err, HasSubstr("fs-launch: 0 of 8 ranks guided"));
       return done.err;
     };
-    EXPECT_THAT(both("srun -Q -N4 -n8"), HasSubstr("8 ranks did not report (0-7): static or"));
+    EXPECT_THAT(both("srun -Q -N4 -n8"),
+                HasSubstr("8 ranks did not report (0-7): static, setuid or"));
     const auto table = both(mpirun);
     for (int node = 1; node <= 4; ++node)
       EXPECT_THAT(table, testing::ContainsRegex("\nn" + std::to_string(node) + " +2 +0 .* " +

@@ -168,9 +168,10 @@ TEST_P(Launched, static_programs_run_and_are_counted) {
   EXPECT_EQ(ours.out, "static\nstatic\n");
   EXPECT_THAT(ours.err, HasSubstr("fs-launch: 0 of 2 ranks guided"));
   // Open MPI's enter before their program, hydra's by its ld.so.
-  EXPECT_THAT(ours.err, testing::ContainsRegex(GetParam().two[0] == "mpirun.openmpi"
-                                                   ? " 2 +0 .*  static program\n"
-                                                   : "2 ranks did not report .0-1.: static or "));
+  EXPECT_THAT(ours.err,
+              testing::ContainsRegex(GetParam().two[0] == "mpirun.openmpi"
+                                         ? " 2 +0 .*  static program\n"
+                                         : "2 ranks did not report .0-1.: static, setuid or "));
   const auto none = launch({"true"}, {"--report"});
   EXPECT_THAT(none.err, HasSubstr("fs-launch: no rank reported"));
   std::ofstream(dir_ / "script") << "#!/bin/sh\necho $0 $1\n";
@@ -194,7 +195,22 @@ TEST_P(Launched, setuid_programs_run_as_their_owner_and_are_counted) {
   EXPECT_THAT(mixed.err, HasSubstr("fs-launch: 1 of 2 ranks guided on 1 node"));
   EXPECT_THAT(mixed.err, HasSubstr(GetParam().two[0] == "mpirun.openmpi"
                                        ? "setuid program (1)"
-                                       : "1 rank did not report (0): static or setuid programs"));
+                                       : "1 rank did not report (0): static, setuid or 32-bit"));
+}
+
+TEST_P(Launched, ranks_of_32_bits_run_beside_others) {
+  const auto source =
+      "#include <stdio.h>\nint main() { printf(\"%d\\n\", (int)sizeof(void*)); return 0; }";
+  const auto wide = compile("wide", source), narrow = compile("narrow", source, {"-m32"});
+  const auto mixed = launch(one({narrow, ":", "-n", "1", wide}), {"--report"});
+  EXPECT_EQ(mixed.status, 0);
+  auto lines = lines_of(mixed.out);
+  std::ranges::sort(lines);
+  EXPECT_EQ(lines, (Strings{"4", "8"}));
+  EXPECT_THAT(mixed.err, HasSubstr("fs-launch: 1 of 2 ranks guided on 1 node"));
+  EXPECT_THAT(mixed.err, HasSubstr(GetParam().two[0] == "mpirun.openmpi"
+                                       ? "such as 32-bit (1)"
+                                       : "1 rank did not report (0): static, setuid or 32-bit"));
 }
 
 TEST_P(Launched, ranks_without_fuse_a_temporary_directory_or_the_library_run) {

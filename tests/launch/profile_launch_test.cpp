@@ -48,6 +48,26 @@ TEST_F(ProfileOfALaunch, is_made_for_this_machines_mpi) {
   EXPECT_EQ(nlohmann::json::parse(launch({"profile", "show", "Open_MPI@4"}).out).at("mpi"), mpi);
 }
 
+TEST_F(ProfileOfALaunch, has_the_mpi_that_two_ranks_of_a_program_load) {
+  std::ofstream(dir_ / "app.c") << "#include <mpi.h>\nint main(int n, char** v) {\n"
+                                   "  MPI_Init(&n, &v);\n  return MPI_Finalize();\n}\n";
+  for (const std::string family : {"openmpi", "mpich"}) {
+    const auto compiler = "mpicc." + family, app = dir_ / family;
+    if (run({"sh", "-c", "command -v " + compiler}).status != 0) continue;
+    run_checked({compiler, "-o", app, dir_ / "app.c"});
+    const auto made = launch({"profile", "create", family, "--trace", app});
+    EXPECT_EQ(made.status, 0) << made.err;
+    const auto mpi = nlohmann::json::parse(launch({"profile", "show", family}).out).at("mpi");
+    EXPECT_EQ(mpi.at("family"), family);
+    const auto library = fs::path(mpi.at("library").get<std::string>()).filename().string();
+    EXPECT_THAT(run_checked({"ldd", app}).out, HasSubstr(library.substr(0, library.find(".so"))));
+  }
+  const auto none = launch({"profile", "create", "none", "--trace", "/bin/true"});
+  EXPECT_EQ(none.status, 3);
+  EXPECT_THAT(none.err, HasSubstr("/bin/true: loads none of this machine's MPI libraries"));
+  EXPECT_EQ(launch({"profile", "show", "none"}).status, 3);
+}
+
 TEST_F(ProfileOfALaunch, sets_the_variables_of_ranks_and_of_nothing_else) {
   const Strings show = {"bash", "-c", "printf '%s|' \"$VALUE\" \"${EMPTY-unset}\" \"$PATH_TO\""};
   ASSERT_EQ(launch({"profile", "create", "p", "--env", "VALUE=a b\n\"$HOME\" 'c' \\", "--env",
