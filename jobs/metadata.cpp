@@ -16,6 +16,7 @@
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/launch/rank.hpp"
+#include "base/rank_mark.hpp"
 #include "base/run_program.hpp"
 
 extern char** environ;
@@ -391,7 +392,7 @@ json begin_metadata(const std::string& jobid) {
   auto hosts = expand_hosts(is_component ? component->nodes : variable("SLURM_JOB_NODELIST"));
   if (hosts.empty()) hosts.push_back(host_name());
   job["hosts"] = hosts;
-  for (const char* ranks : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"})
+  for (const char* ranks : kSizeVariables)
     if (const auto value = number_in(variable(ranks)); value && !job.contains("ranks"))
       job["ranks"] = *value;
   if (const auto array = variable("SLURM_ARRAY_JOB_ID"); !array.empty())
