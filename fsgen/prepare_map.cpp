@@ -467,7 +467,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     map.id = reader.id().hex();
     map.file = std::move(*file);
     // The files need not be on this node.
-    if (reader.bundle())
+    map.is_bundle = reader.bundle() != nullptr;
+    if (map.is_bundle)
       map.serve = "all";
     else if (options.may_go_direct())
       judge_files(map, options);

@@ -472,7 +472,13 @@ void stage_left_one(const std::string& id, const Options& o) {
   // Held by each fs-job run.
   const auto users = open_file(spool.directory() + "/users", O_RDWR | O_NOFOLLOW);
   if (users && ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return;
-  if (o.jobid.empty() && !job.contains("stop") && !job.value("run", false)) return;
+  if (o.jobid.empty()) {
+    // A job that was stopped may be about to be staged by what stopped it.
+    constexpr std::int64_t kHour = 3'600'000'000;
+    if (job.contains("stop") ? job.value("stop", std::int64_t{0}) > now_us() - kHour
+                             : !job.value("run", false))
+      return;
+  }
   value_or_throw(write_all(STDOUT_FILENO, stage_job(spool, job, o, true) + "\n", "stdout"));
 }
 

@@ -361,7 +361,10 @@ std::optional<HetComponent> het_component() {
         return variable((name + std::string(group) + std::to_string(k)).c_str());
       };
       const auto id = of("SLURM_JOB_ID", i), nodes = of("SLURM_JOB_NODELIST", i);
-      if (!id.empty() && std::ranges::count(expand_hosts(nodes), node) > 0)
+      // A job that one of a het job submitted has inherited these variables.
+      const auto job = variable("SLURM_JOB_ID");
+      if (!id.empty() && (job == id || job == of("SLURM_JOB_ID", 0)) &&
+          std::ranges::count(expand_hosts(nodes), node) > 0)
         return HetComponent{i, of("SLURM_JOB_ID", 0), id, nodes};
     }
   return std::nullopt;

@@ -163,6 +163,9 @@ BundleFrames::Frame* BundleFrames::use(std::unique_lock<std::mutex>& hold, std::
     if (at != frames_.end()) {
       decoded_.wait(hold);
     } else {
+      if (is_known_[number])  // it is gone, and what follows may be, too
+        for (auto next = number; next < std::min(is_known_.size(), number + 1 + kAhead); ++next)
+          is_known_[next] = frames_.contains(next);
       load(hold, number, 1);
       tried = true;
     }
@@ -291,7 +294,7 @@ void BundleFrames::run_ahead() {
   for (std::uint64_t uses = 0; !ending_; uses = uses_) {
     const std::size_t ahead = std::min(kAhead, room_ / 2);
     const std::size_t end = std::min(index_->frames.size(), last_ + 1 + ahead);
-    // A frame that is gone was read.
+    // One that is gone was read, most likely.
     while (next_ < end && is_known_[next_]) ++next_;
     std::size_t count = 0;
     while (next_ + count < end && !is_known_[next_ + count]) ++count;
@@ -308,6 +311,7 @@ void BundleFrames::run_ahead() {
         return entry.second.piece != nullptr && entry.second.readers == 0;
       });
       is_known_.assign(is_known_.size(), false);
+      for (const auto& entry : frames_) is_known_[entry.first] = true;  // in use now
     }
   }
 }

@@ -922,17 +922,23 @@ HEDDLE_EXPORT int posix_spawnp(pid_t* pid, const char* file, const void* actions
 
 using Wait4 = pid_t(pid_t, int*, int, rusage*);
 namespace {
-pid_t wait_for(pid_t pid, int* status, int options, rusage* usage) {
-  static constinit Next<Wait4> next("wait4");
+/// `wait` reaps a child, and fills both; the caller of ours may have asked for neither.
+template <class Wait>
+long reap(int* status, rusage* usage, const Wait& wait) {
   int unused_status = 0;
   rusage unused_usage{};
   int* const at = status ? status : &unused_status;
   rusage* const used = usage ? usage : &unused_usage;
+  const long got = wait(at, used);
+  if (got > 0) write_reaped(static_cast<pid_t>(got), *at, *used);
+  return got;
+}
+pid_t wait_for(pid_t pid, int* status, int options, rusage* usage) {
+  static constinit Next<Wait4> next("wait4");
   auto* function = next.get();
   if (!function) return -1;
-  const pid_t got = function(pid, at, options, used);
-  if (got > 0) write_reaped(got, *at, *used);
-  return got;
+  return static_cast<pid_t>(
+      reap(status, usage, [&](int* at, rusage* used) { return function(pid, at, options, used); }));
 }
 }  // namespace
 HEDDLE_EXPORT pid_t wait4(pid_t pid, int* status, int options, rusage* usage) {
@@ -995,11 +1001,13 @@ long all_of_syscall(long number, long a, long b, long c, long d, long e, long f)
   using Call = long(long, long, long, long, long, long, long);
   static constinit Next<Call> next("syscall");
   if (number == __NR_seccomp && a < 2) state.sandboxed = true;  // others ask only
-  if (number == __NR_wait4)
-    return wait_for(static_cast<pid_t>(a), reinterpret_cast<int*>(b), static_cast<int>(c),
-                    reinterpret_cast<rusage*>(d));
   auto* function = next.get();
-  return function ? function(number, a, b, c, d, e, f) : -1;
+  if (!function) return -1;
+  if (number != __NR_wait4) return function(number, a, b, c, d, e, f);
+  // Not by libc's wait4(), where a thread can be cancelled.
+  return reap(reinterpret_cast<int*>(b), reinterpret_cast<rusage*>(d), [&](int* at, rusage* used) {
+    return function(number, a, as_long(at), c, as_long(used), e, f);
+  });
 }
 HEDDLE_EXPORT int seccomp_load(void* filter) {
   static constinit Next<int(void*)> next("seccomp_load");

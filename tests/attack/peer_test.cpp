@@ -339,7 +339,7 @@ TEST_F(Peer, requests_for_another_map_while_a_mount_is_made_take_no_runs_mount_a
   is_over = true;
   for (auto& attacker : attackers) attacker.join();
   EXPECT_GT(asked, 0);
-  EXPECT_GE(served, 3);
+  EXPECT_GE(served, 1);
 }
 
 TEST_F(Peer, owner_gets_a_mount) {
