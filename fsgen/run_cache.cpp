@@ -196,9 +196,6 @@ std::string RunCache::once_a_job(const std::string& what, std::int64_t after_ns,
   if (!node || !rank) return ask();
   // The ranks of a job's step on a node are children of one launcher, which starts no other.
   const auto mark = "valid-" + std::to_string(::getppid()) + "-" + what.substr(0, 32);
-  if (node->names().size() > kMostFiles)
-    for (const auto& name : node->names())
-      if (name.starts_with("valid-")) node->remove(name);
   const auto one_at_a_time = node->lock(mark, std::chrono::seconds(30));
   const auto marked = modified_ns(node->get(), mark);
   const Fd fd(::openat(node->get(), mark.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -208,6 +205,10 @@ std::string RunCache::once_a_job(const std::string& what, std::int64_t after_ns,
   if (!text.empty() && !text.starts_with(ours) && marked > realtime_ns() - kValidFor &&
       marked > after_ns)
     return text.substr(text.find(' ') + 1);
+  for (const auto& name : node->names())
+    if (name.starts_with("valid-") && name != mark &&
+        modified_ns(node->get(), name) < realtime_ns() - kValidFor)
+      node->remove(name);
   (void)::ftruncate(fd.get(), 0);
   auto answer = ask();
   if (!answer.empty()) {

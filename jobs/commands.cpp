@@ -125,6 +125,7 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
   auto directory = absolute(o.to);
   if (left && o.to == ".") directory = job.value("to", directory);
   job.erase("to");
+  job.erase("unwritten");
   if (left && !job.contains("stop")) {
     auto& stop = job["stop"] = job.value("start", std::int64_t{0});
     for (const auto& row : collated.processes)
@@ -139,19 +140,29 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
   collector["partial"] = collated.partial;
   if (collector.value("perf_on", false))
     collector["perf"] = collated.perf_error ? std::strerror(collated.perf_error) : "counted";
-  const auto path =
-      value_or_throw(write_archive(directory, job, collated, o.epmt ? Layout::epmt : Layout::ours));
+  const auto path = write_archive(directory, job, collated, o.epmt ? Layout::epmt : Layout::ours);
+  if (!path) {
+    const int code = path.error().code();
+    throw Error::with_code(code, directory, "cannot write the job's archive",
+                           code == 0 ? path.error().message() : std::strerror(code),
+                           "fs-job stage --left --jobid " + spool.jobid() + " --to DIR");
+  }
   value_or_throw(spool.remove());
-  return path;
+  return *path;
 }
 
-/// A requeued job has the id of the one that was killed, which is no part of it: writes that one's
-/// archive, unless an fs-job run of it still holds `users`.
+/// What is no part of a new job of its id: one that was killed and requeued, and one whose last
+/// fs-job run could not write its archive. Writes that archive, unless an fs-job run of it still
+/// holds `users`.
 bool stage_killed(const Spool& spool, const Fd& users, json& job, const Options& o) {
-  if (job.is_null() || job.value("restart", std::int64_t{0}) >= restart_count()) return false;
+  if (job.is_null()) return false;
+  const bool is_unwritten = job.value("unwritten", false);
+  if (!is_unwritten && job.value("restart", std::int64_t{0}) >= restart_count()) return false;
   try {
     if (::flock(users.get(), LOCK_EX | LOCK_NB) != 0) return false;
-    (void)stage_job(spool, job, o, true);
+    json earlier = job;
+    if (is_unwritten && o.to != ".") earlier.erase("to");
+    (void)stage_job(spool, earlier, o, true);
     return true;
   } catch (const Error& error) {
     warn(error);
@@ -270,7 +281,7 @@ class RunJob {
   std::string leave(const Options& o, AppEnd end) {
     const auto lock = value_or_throw(spool_.lock());
     auto job = value_or_throw(spool_.read());
-    if (job.is_null() || !job.value("run", false)) return {};
+    if (job.is_null() || !(job.value("run", false) || job.value("unwritten", false))) return {};
     // Of the first that failed, if any did.
     const bool is_kept = job.value("exitcode", 0) == 0;
     if (is_kept) job["exitcode"] = end.status, job["exitsignal"] = end.signal;
@@ -279,6 +290,7 @@ class RunJob {
       return {};
     }
     job.erase("run");
+    job["unwritten"] = true;
     end_metadata(job);
     // For `stage`, if no archive can be written; the spool may be full, and the archive's place
     // not.

@@ -125,8 +125,11 @@ int outliers_command(int argc, char** argv) {
         columns.insert(columns.end(), table.features.begin(), table.features.end());
         if (pattern) columns.emplace_back("pattern");
         std::vector<Row> rows;
+        const auto repeated =
+            format == Format::table ? repeated_ids(*database) : std::set<std::string>();
         for (std::size_t i = 0; i < table.jobs.size(); ++i) {
-          Row row{table.jobs[i].jobid, table.jobs[i].start, table.jobs[i].user, std::int64_t(0)};
+          Row row{name_of_job(repeated, table.jobs[i].jobid, table.jobs[i].start),
+                  table.jobs[i].start, table.jobs[i].user, std::int64_t(0)};
           std::int64_t worst = unusual[i];
           for (const auto& of_feature : marks) {
             row.emplace_back(std::to_string(of_feature[i]));

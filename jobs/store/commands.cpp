@@ -276,16 +276,24 @@ int query_command(int argc, char** argv) {
           if (column != "duration" &&
               std::ranges::find(job_columns(), column) == job_columns().end())
             throw Error("--columns", "unknown column '" + escape_for_terminal(column) + "'");
-        if (columns.empty())
+        const bool is_default = columns.empty();
+        if (is_default)
           columns = format == Format::table
                         ? std::vector<std::string>{"jobid",    "username",  "jobname",   "start",
                                                    "duration", "num_hosts", "num_procs", "cpu_time",
                                                    "exitcode", "tags"}
                         : job_columns();
         const auto database = open_store(url);
-        print(
-            render(format, columns,
-                   select_jobs(*database, fmt::format("{}", fmt::join(columns, ", ")), selection)));
+        auto rows =
+            select_jobs(*database, fmt::format("{}, start", fmt::join(columns, ", ")), selection);
+        const auto repeated = is_default && format == Format::table ? repeated_ids(*database)
+                                                                    : std::set<std::string>();
+        for (Row& row : rows) {
+          if (!repeated.empty())
+            row[0] = name_of_job(repeated, to_text(row[0]), to_int(row.back()));
+          row.pop_back();
+        }
+        print(render(format, columns, rows));
         return exit_done;
       });
 }

@@ -165,6 +165,19 @@ std::vector<Row> select_jobs(Database& database, const std::string& columns, con
   return database.query(sql, where.values);
 }
 
+std::string name_of_job(const std::set<std::string>& repeated, const std::string& id,
+                        std::int64_t start) {
+  return repeated.count(id) != 0 ? fmt::format("{}@{}", id, start) : id;
+}
+
+std::set<std::string> repeated_ids(Database& database) {
+  std::set<std::string> out;
+  for (const Row& row :
+       database.query("SELECT jobid FROM jobs GROUP BY jobid HAVING COUNT(*) > 1", {}))
+    out.insert(to_text(row[0]));
+  return out;
+}
+
 std::int64_t find_job(Database& database, const std::string& name) {
   Selection selection;
   selection.jobs = {name};

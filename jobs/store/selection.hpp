@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ void add_selection(CLI::App& app, Selection& selection);
 /// `SELECT columns FROM jobs` of these jobs, in order; by default the newest last.
 std::vector<Row> select_jobs(Database& database, const std::string& columns,
                              const Selection& selection);
+
+/// How a job is named that one of `repeated` may be: ID, or ID@START where several have this id.
+std::string name_of_job(const std::set<std::string>& repeated, const std::string& id,
+                        std::int64_t start);
+/// The ids that several jobs have, as all runs of one shell have outside a scheduler.
+std::set<std::string> repeated_ids(Database& database);
 
 /// The id of the one job that `name` means. Throws if there is none, or several.
 std::int64_t find_job(Database& database, const std::string& name);

@@ -211,6 +211,22 @@ TEST_F(Collected, an_epilog_writes_what_a_killed_run_has_left) {
               AllOf(HasSubstr("0\nspool:\n1\n2\n"), HasSubstr("\n8-"), HasSubstr("\n9-")));
 }
 
+TEST_F(Collected, a_run_that_could_not_be_written_takes_no_later_one_with_it) {
+  fs::create_directory(dir_ / "to");
+  auto result = sh(fs_job_ + " run --to missing/directory -- sh -c 'exit 3'");
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("No such file"), HasSubstr("stage --left --jobid")));
+  // The next writes both: its own, and that one into the same directory.
+  result = sh(fs_job_ + " run --to to -- sh -c 'exit 4'");
+  EXPECT_EQ(result.status, 4);
+  EXPECT_THAT(result.err, HasSubstr(dir_ / "to/"));
+  std::set<int> statuses;
+  for (const auto& entry : fs::directory_iterator(dir_ / "to"))
+    statuses.insert(read_job(entry.path()).job["exitcode"].get<int>());
+  EXPECT_EQ(statuses, (std::set<int>{3, 4}));
+  EXPECT_TRUE(fs::is_empty(dir_ / "spool"));
+}
+
 TEST_F(Collected, an_archive_for_which_there_is_no_room_is_none_and_can_be_written_later) {
   ASSERT_EQ(fs_job({"start"}).status, 0);
   ASSERT_EQ(sh("eval \"$(" + fs_job_ + " source --shell sh)\"; /bin/true").status, 0);
@@ -224,7 +240,7 @@ TEST_F(Collected, an_archive_for_which_there_is_no_room_is_none_and_can_be_writt
   if (failed.status == 77) HEDDLE_SKIP("no tmpfs can be mounted");
   EXPECT_NE(failed.status, 0);
   EXPECT_EQ(failed.out, "x\n");
-  EXPECT_EQ(lines_of(failed.err).size(), 1U) << failed.err;
+  EXPECT_EQ(lines_of(failed.err).size(), 2U) << failed.err;
   EXPECT_THAT(failed.err, HasSubstr("No space left on device"));
   const auto staged = fs_job({"stage"});
   ASSERT_EQ(staged.status, 0) << staged.err;
