@@ -200,8 +200,8 @@ class Rank {
   GenOptions options_;
 };
 
-/// Whether the kernel would give the program rights that it refuses to one that is traced, or in
-/// the namespaces of a mount: those of its owner or group, or capabilities.
+/// Whether the kernel may give the program rights, of its owner, its group or capabilities, that it
+/// refuses to one that is traced or in the namespaces of a mount.
 bool gains_rights(const std::string& path) {
   struct stat st {};
   return (::stat(path.c_str(), &st) == 0 && (st.st_mode & (S_ISUID | S_ISGID)) != 0) ||
@@ -263,23 +263,24 @@ int become_rank(int argc, char** argv) {
   if (argc < 4) return 2;
   std::string path = argv[2];
   std::vector<std::string> words{argv + 3, argv + argc};
+  const char* value = std::getenv(kLaunchVariable);
+  const auto settings = decode(value ? value : "");
   if (words.size() > kHookWords.size() &&
       std::ranges::equal(kHookWords, words | std::views::take(kHookWords.size()))) {
     words.erase(words.begin(), words.begin() + kHookWords.size());
     const auto found = find_program(words[0]);
     if (!found) return report_exec_failure(words[0], found.error().code());
     path = *found;
+    if (gains_rights(path)) {  // elsewhere its ld.so loads no audit library
+      remove_hooks();
+      Rank rank(path, std::move(words), settings.value_or(LaunchSettings()));
+      return rank.become_unguided("setuid program");
+    }
   }
-  const char* value = std::getenv(kLaunchVariable);
-  const auto settings = decode(value ? value : "");
   if (value && starts_ranks(path)) {
     ::setenv(kLaunchVariable, with_own_mark(value).c_str(), 1);
     const int error = execute({path, words, Environment().entries()});
     return report_exec_failure(words[0], error);
-  }
-  if (gains_rights(path)) {
-    remove_hooks();
-    return Rank(path, words, settings.value_or(LaunchSettings())).become_unguided("setuid program");
   }
 #ifdef HEDDLE_WITH_JOBS
   if (settings && !settings->job.empty() && Environment().get("HEDDLE") != "off")

@@ -27,8 +27,7 @@ constexpr time_t kYoung = 60;            // seconds: one that is made now may ha
 constexpr std::size_t kMostNamed = 20;
 constexpr const char* kSilent =
     "static, setuid or 32-bit programs, or nodes that have no heddle or do not see the directory "
-    "of the "
-    "reports";
+    "of the reports";
 
 struct Node {
   std::uint64_t ranks = 0, guided = 0, probes = 0, opens = 0, microseconds = 0, cpu = 0;
