@@ -172,6 +172,8 @@ TEST_P(Launched, static_programs_run_and_are_counted) {
               testing::ContainsRegex(GetParam().two[0] == "mpirun.openmpi"
                                          ? " 2 +0 .*  static program\n"
                                          : "2 ranks did not report .0-1.: static, setuid or "));
+  const auto held = launch(two({app}), {"--hold", "--hold-limit", "1", "--on-tool-exit", "kill"});
+  EXPECT_EQ(held.out, GetParam().two[0] == "mpirun.openmpi" ? "" : "static\nstatic\n");
   const auto none = launch({"true"}, {"--report"});
   EXPECT_THAT(none.err, HasSubstr("fs-launch: no rank reported"));
   std::ofstream(dir_ / "script") << "#!/bin/sh\necho $0 $1\n";
