@@ -69,7 +69,7 @@ void add_symbol(const std::string& line, ElfFacts& facts) {
   DynamicSymbol symbol{name.substr(0, at), "", binding == "WEAK"};
   if (at != name.npos) symbol.version = name.substr(name.find_first_not_of('@', at));
   // readelf omits the version of a symbol that names a version.
-  if (index == "ABS" && at == name.npos) symbol.version = name;
+  if (index == "ABS" && at == name.npos) symbol.version = name;  // see by_readelf()
   if (index != "UND") {
     if (visibility == "DEFAULT" || visibility == "PROTECTED")
       facts.exported_symbols.push_back(symbol);
@@ -132,6 +132,10 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
     if (auto id = between(line, "Build ID: ", "\n")) facts.build_id = *id;
     add_symbol(line, facts);
   }
+  for (auto& symbol : facts.exported_symbols)
+    if (symbol.version == symbol.name &&
+        std::ranges::count(facts.version_definitions, symbol.name) == 0)
+      symbol.version.clear();  // absolute, but no name of a version
   facts.flags |= ours.flags & ~std::uint64_t{DF_STATIC_TLS};
   facts.flags_1 |= ours.flags_1 & ~std::uint64_t{DF_1_NODEFLIB};
   return facts;
