@@ -145,12 +145,6 @@ class OfAPythonProgram : public OnSlowFiles {
         << ran.err;
     EXPECT_THAT(ran.err, HasSubstr(fmt::format("{0} of {0} ranks guided on 4 nodes", 4 * ranks)));
     const auto counts = slow_->reset();
-    for (auto& [path, r] : counts.files)
-      if (path.find("bundle") != path.npos || path == "app")
-        for (auto& [o, n] : r) std::cerr << path << " " << o << " " << n << "\n";
-    std::cerr << fs::file_size(files() + "/app.bundle") << " "
-              << requests(counts.files, "lib/", "LOOKUP") << " "
-              << requests(counts.files, "lib/", "GETATTR") << "\n";
     std::map<std::string, std::uint64_t> out;
     for (const auto* paths : {&counts.files, &counts.directories, &counts.missing})
       for (const auto& [path, requests] : *paths)

@@ -53,13 +53,17 @@ class Sessions : public ::testing::Test {
   void free_all() const { (void)cluster_->sh("scancel -u root"); }
   /// A running step of `ranks`, two a node: its J.S when all run.
   std::string step_of(const std::string& program, const std::string& options = "-N4 -n8") const {
+    // A step that has ended may still be listed for a moment.
+    const auto listed = [&] {
+      return lines_of(cluster_->sh("squeue -h -s -o %i | grep -F .0").out);
+    };
+    const auto before = listed();
     (void)cluster_->sh("srun -Q " + options + " " + program + " >step.out 2>&1 &");
     std::string step;
     EXPECT_TRUE(wait_until(20s, [&] {
-      const auto steps = lines_of(cluster_->sh("squeue -h -s -o %i | grep -F .0 | tail -1").out);
-      if (steps.empty()) return false;
-      step = steps.back();
-      return true;
+      for (const auto& name : listed())
+        if (std::ranges::count(before, name) == 0) step = name;
+      return !step.empty();
     }));
     return step;
   }
