@@ -205,9 +205,10 @@ std::string RunCache::once_a_job(const std::string& what, std::int64_t after_ns,
   if (!text.empty() && !text.starts_with(ours) && marked > realtime_ns() - kValidFor &&
       marked > after_ns)
     return text.substr(text.find(' ') + 1);
+  // One that is younger may be of a check that goes on.
   for (const auto& name : node->names())
     if (name.starts_with("valid-") && name != mark &&
-        modified_ns(node->get(), name) < realtime_ns() - kValidFor)
+        modified_ns(node->get(), name) < realtime_ns() - 60 * kValidFor)
       node->remove(name);
   (void)::ftruncate(fd.get(), 0);
   auto answer = ask();

@@ -504,7 +504,8 @@ TEST_F(Sessions, ranks_of_a_pmix_job_are_found_on_the_nodes_of_its_table) {
     for (std::size_t i = 0; i < ranks.size(); ++i)
       EXPECT_THAT(ranks[i], StartsWith(std::to_string(i) + " " + table[i] + " n2 heddle-n2-"));
     EXPECT_EQ(session("daemon " + id + " --wait -- hostname").out, "n2\n");
-    EXPECT_EQ(session("signal " + id + " KILL").out, "3 ranks\n");
+    // The launcher ends the others when the first has died, maybe before they are signalled.
+    EXPECT_THAT(session("signal " + id + " KILL").out, testing::MatchesRegex("[1-3] ranks?\n"));
     EXPECT_TRUE(wait_until(10s, [&] { return count("9889") == "0\n"; }));
     EXPECT_EQ(count("9888"), "2\n");
     EXPECT_EQ(session("destroy " + id).status, 0);
