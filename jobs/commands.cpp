@@ -154,15 +154,13 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
 /// What is no part of a new job of its id: one that was killed and requeued, and one whose last
 /// fs-job run could not write its archive. Writes that archive, unless an fs-job run of it still
 /// holds `users`.
-bool stage_killed(const Spool& spool, const Fd& users, json& job, const Options& o) {
-  if (job.is_null()) return false;
-  const bool is_unwritten = job.value("unwritten", false);
-  if (!is_unwritten && job.value("restart", std::int64_t{0}) >= restart_count()) return false;
+bool stage_killed(const Spool& spool, const Fd& users, json job, const Options& o) {
+  if (job.is_null() ||
+      (!job.value("unwritten", false) && job.value("restart", std::int64_t{0}) >= restart_count()))
+    return false;
   try {
     if (::flock(users.get(), LOCK_EX | LOCK_NB) != 0) return false;
-    json earlier = job;
-    if (is_unwritten && o.to != ".") earlier.erase("to");
-    (void)stage_job(spool, earlier, o, true);
+    (void)stage_job(spool, job, o, true);
     return true;
   } catch (const Error& error) {
     warn(error);

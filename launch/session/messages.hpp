@@ -7,8 +7,7 @@
 // by srun beside the job's steps, or by a remote shell (--rsh) for mpirun and hydra. Commands talk
 // to the relay by a socket in the user's RunDirectory; the relay hands each request to all agents
 // by their standard input and collects their answers. Nothing listens on a network.
-//   CACHE/sessions/ID        of the relay's node: settings, which the relay has locked, the
-//   manifest,
+//   CACHE/sessions/ID        of the relay's node: settings (locked by the relay), the manifest,
 //                            what waits to be shipped
 //   TO/heddle-job-UID-JOB    on each node, owner-only; what fs-ship and its epilog know:
 //     content/SHA256         each staged content once, for all sessions of the job

@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "base/bounded_json.hpp"
 #include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
@@ -48,14 +49,19 @@ int print_id(const Result<Session>& made) {
   return exit_done;
 }
 
+constexpr const char* kPrintsTable = "fs-launch pmix query --json prints one";
+
 /// The job and the nodes of a table of PMIx. Its texts are those of the server that was asked; the
 /// worst, of one that took the launcher's port: agents run on another node of the Slurm job, or
 /// where the user's own remote shell leads, and end with the session.
 void take_table(CreateOptions& o) {
+  constexpr std::size_t kLargest = std::size_t{64} << 20;
   std::set<std::string> jobs, nodes;
-  const auto text = value_or_throw(read_file(o.pmix));
+  const auto table = parse_bounded<nlohmann::json>(value_or_throw(read_file(o.pmix, kLargest)),
+                                                   {.values = kLargest});
   try {
-    for (const auto& each : nlohmann::json::parse(text))
+    if (table.is_discarded()) throw Error(o.pmix, "is no table of ranks", "", kPrintsTable);
+    for (const auto& each : table)
       for (const auto& rank : each.contains("ranks") ? each["ranks"] : nlohmann::json{each}) {
         const auto job = rank.at("namespace").get<std::string>();
         if (!o.ranks.empty() && job != o.ranks) continue;
@@ -63,7 +69,7 @@ void take_table(CreateOptions& o) {
         nodes.insert(rank.at("host").get<std::string>());
       }
   } catch (const nlohmann::json::exception&) {
-    throw Error(o.pmix, "is no table of ranks", "", "fs-launch pmix query --json prints one");
+    throw Error(o.pmix, "is no table of ranks", "", kPrintsTable);
   }
   if (jobs.size() != 1)
     throw Error(o.pmix, "whose ranks?",

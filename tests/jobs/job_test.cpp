@@ -201,14 +201,15 @@ TEST_F(Collected, an_epilog_writes_what_a_killed_run_has_left) {
   EXPECT_FALSE(fs::exists(dir_ / "spool/7"));
   // The others by the prolog of a later job; what still runs, or may go on, stays.
   result =
-      sh("SLURM_JOB_ID=1 setpriv --reuid 65534 --clear-groups " + fs_job_ + " start\n" +
-         "SLURM_JOB_ID=2 setpriv --reuid 65534 --clear-groups " + fs_job_ +
+      sh("for id in 1 4; do SLURM_JOB_ID=$id setpriv --reuid 65534 --clear-groups " + fs_job_ +
+         " start; done\nSLURM_JOB_ID=4 setpriv --reuid 65534 --clear-groups " + fs_job_ +
+         " stop\n" + "SLURM_JOB_ID=2 setpriv --reuid 65534 --clear-groups " + fs_job_ +
          " run -q --to to sh -c ': >runs; sleep 2' & while [ ! -e runs ]; do sleep 0.05; done\n" +
          "SLURM_JOB_UID=65534 SLURM_JOB_GID=65534 SLURM_JOB_ID=3 sh " + scripts +
          "prolog.sh; echo $?; ls to spool; wait");
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out,
-              AllOf(HasSubstr("0\nspool:\n1\n2\n"), HasSubstr("\n8-"), HasSubstr("\n9-")));
+              AllOf(HasSubstr("0\nspool:\n1\n2\n4\n"), HasSubstr("\n8-"), HasSubstr("\n9-")));
 }
 
 TEST_F(Collected, a_run_that_could_not_be_written_takes_no_later_one_with_it) {

@@ -6,6 +6,25 @@
 namespace heddle::test {
 namespace {
 
+TEST(HetComponent, is_that_of_this_node_and_not_inherited_by_a_job_that_it_submitted) {
+  const std::pair<const char*, const char*> variables[] = {{"SLURMD_NODENAME", "n2"},
+                                                           {"SLURM_HET_SIZE", "2"},
+                                                           {"SLURM_JOB_ID_HET_GROUP_0", "7"},
+                                                           {"SLURM_JOB_ID_HET_GROUP_1", "8"},
+                                                           {"SLURM_JOB_NODELIST_HET_GROUP_0", "n1"},
+                                                           {"SLURM_JOB_NODELIST_HET_GROUP_1", "n2"},
+                                                           {"SLURM_JOB_ID", "7"}};
+  for (const auto& [name, value] : variables) ::setenv(name, value, 1);
+  const auto own = jobs::het_component();
+  ::setenv("SLURM_JOB_ID", "9", 1);
+  const auto inherited = jobs::het_component();
+  for (const auto& [name, value] : variables) ::unsetenv(name);
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->id, "8");
+  EXPECT_EQ(own->job, "7");
+  EXPECT_FALSE(inherited);
+}
+
 TEST_F(Collected, totals_of_the_control_group_are_kept) {
   // Version 2, wherever this machine has it, in a mount namespace.
   const auto mounted = "mount --make-rprivate / && mount -t cgroup2 none /sys/fs/cgroup"s;

@@ -103,6 +103,14 @@ TEST_P(Store, job_is_complete_when_all_hosts_are_in) {
   out({"submit", archive(again)});
   EXPECT_EQ(ids({}).size(), 3U);
   EXPECT_THAT(job({"show", "1"}).err, HasSubstr("2 jobs have this id"));
+  // The table names such jobs as other commands take them.
+  std::set<std::string> names;
+  for (const auto& line : lines_of(out({"query"}))) names.insert(line.substr(0, line.find(' ')));
+  EXPECT_EQ(names.count("1"), 0U);
+  std::size_t named = 0;
+  for (const auto& name : names)
+    if (name.starts_with("1@")) named += job({"show", name}).status == 0 ? 1 : 0;
+  EXPECT_EQ(named, 2U);
 }
 
 TEST_P(Store, tree_has_parents_depths_and_inclusive_cpu_time) {

@@ -311,8 +311,10 @@ TEST_F(Pmix, session_has_the_ranks_of_the_servers_table_and_no_others) {
 
 TEST_F(Pmix, table_that_is_none_and_hosts_that_are_none_start_nothing) {
   options_.env = options_.env + Strings{"XDG_CACHE_HOME=" + dir_ / "cache"};
-  const std::pair<const char*, const char*> tables[] = {
+  const std::string deep(100'000, '[');
+  const std::pair<std::string, const char*> tables[] = {
       {"", "is no table of ranks"},
+      {deep + std::string(deep.size(), ']'), "is no table of ranks"},
       {"{}", "it has none"},
       {"[]", "it has none"},
       {"[7]", "is no table of ranks"},
