@@ -153,7 +153,11 @@ class Peer : public ::testing::Test {
     run_checked({bin("fs-mount"), "--prefetch", "0", dir_ / "map", dir_ / "mnt"});
     start({"fs-mount", "--prefetch", "0", "--node", dir_ / "node"});
     start({"fs-gen", "-q", "--slow", "/", "--map", dir_ / "map", "/bin/sleep", "600"});
-    ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "node/socket"); }));
+    // The socket's name is there before it listens.
+    ASSERT_TRUE(wait_until(20s, [&] {
+      const auto node = RunDirectory::find(dir_ / "node");
+      return node && node->connect_to("socket");
+    }));
     // Without detached mounts the service refuses, and each fs-gen makes its own mount.
     if (!kernel_has(SYS_open_tree)) return;
     ASSERT_TRUE(wait_until(20s, [&] { return node_answers(); }));
