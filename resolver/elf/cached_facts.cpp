@@ -36,6 +36,8 @@ constexpr std::uint64_t kReadAhead = std::uint64_t{4} << 20;
 constexpr std::size_t kJobsPerWorker = 2000;
 /// To read a file that changes meanwhile; a new hard link counts as a change.
 constexpr unsigned kMaxAttempts = 3;
+/// An image chooses how many files are read.
+constexpr std::size_t kMostRemembered = 1024;
 
 Error cannot_read(const std::string& path, const std::string& reason) {
   return Error::with_code(EBADMSG, path, "cannot read as ELF", reason);
@@ -150,7 +152,10 @@ FactsCache& CachedFacts::cache() {
 }
 
 std::optional<FileFacts> CachedFacts::look_up(const OpenedFile& file, FactsDetail detail) {
-  if (options_.cache_dir.empty()) return std::nullopt;
+  if (options_.cache_dir.empty()) {
+    const auto found = remembered_.find(std::pair(file.stamp, detail));
+    return found == remembered_.end() ? std::nullopt : std::optional(found->second);
+  }
   const auto file_system = file_systems_.of(file.fd.get(), file.stamp);
   if (!file_system) return std::nullopt;
   auto facts = cache().find(file.stamp, detail, *file_system);
@@ -230,6 +235,8 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
   auto result = std::move(*entry->second);
   known_.erase(entry);
   pump(Wait::none);
+  if (result && options_.cache_dir.empty() && remembered_.size() < kMostRemembered)
+    remembered_.try_emplace(std::pair(result->stamp, detail), *result);
   // Not cached if the file was replaced between look-up and reading.
   if (result)
     if (const auto kept = to_keep_.extract(std::pair(result->stamp, detail)))
@@ -245,6 +252,7 @@ void CachedFacts::end_workers() {
   workers_.clear();
   queue_.clear();
   known_.clear();
+  remembered_.clear();
 }
 
 void CachedFacts::pump(Wait wait) {

@@ -146,6 +146,8 @@ class CachedFacts : public FactsSource {
   FileSystems file_systems_;
   std::map<std::pair<FileStamp, FactsDetail>, std::uint64_t>
       to_keep_;  ///< not in the cache, and their file systems
+  /// Without a cache: so that a large file is not hashed again for each of its names and closures.
+  std::map<std::pair<FileStamp, FactsDetail>, FileFacts> remembered_;
   /// Requested and not yet returned; nullopt: not yet answered.
   std::map<Key, std::optional<Result<FileFacts>>> known_;
   std::deque<Job> queue_;
