@@ -90,6 +90,13 @@ TEST_F(Pool, reads_prefetched_files_once) {
   for (const auto& p : paths) EXPECT_TRUE(pool.facts(p, FactsDetail::loader)) << p;
   EXPECT_FALSE(pool.facts(path("missing"), FactsDetail::loader));
   EXPECT_EQ(pool.counters().parsed, 100U);
+  // Nor again for a name that comes later, but for what it is then.
+  ASSERT_EQ(::symlink(library.c_str(), path("later").c_str()), 0);
+  EXPECT_TRUE(pool.facts(path("later"), FactsDetail::loader));
+  EXPECT_EQ(pool.counters().parsed, 100U);
+  std::ofstream(library, std::ios::app) << "more";
+  EXPECT_TRUE(pool.facts(path("later"), FactsDetail::loader));
+  EXPECT_EQ(pool.counters().parsed, 101U);
 }
 
 TEST_F(Pool, reports_a_worker_that_cannot_start) {
