@@ -12,8 +12,7 @@
 //              program from the process that executes it, which may fail
 //   end        at exit
 //   exec       by the program that the process executed next, or before such a one: what the
-//   process
-//              had used by then
+//              process had used by then
 //   threads    more threads of the end
 //   libraries  what was loaded at the end
 // and `reaped`, by its parent, with pid alone. -1 is an unknown number.
