@@ -167,6 +167,18 @@ int main(void) {
   EXPECT_LE(std::stol(collect({faults}).out), faults_alone + 6);
 }
 
+TEST_F(Collected, collector_needs_no_library_and_its_long_data_is_behind_the_rest) {
+  const auto prefix = fs::path(fs_job_).parent_path().parent_path();
+  const std::string library = prefix / "lib/heddle/libheddle-job.so";
+  EXPECT_THAT(run_checked({"readelf", "-dW", library}).out, Not(HasSubstr("NEEDED")));
+  for (const auto& line : lines_of(run_checked({"nm", "-D", "--undefined-only", library}).out))
+    EXPECT_THAT(line, HasSubstr(" w "));
+  // .data is less than a page, whichever units it comes from.
+  EXPECT_THAT(run_checked({"readelf", "-SW", library}).out,
+              ::testing::ContainsRegex(
+                  R"( \.data +PROGBITS +[0-9a-f]+ [0-9a-f]+ 000[0-9a-f]{3} .* \.data1 )"));
+}
+
 TEST_F(Collected, valgrind_finds_no_error) {
   if (run({"sh", "-c", "command -v valgrind"}).status != 0)
     HEDDLE_SKIP("valgrind is not installed");
