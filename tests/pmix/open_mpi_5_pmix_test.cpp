@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fs-launch pmix with the launchers of Debian 13: prterun of PRRTE 3, mpirun of Open MPI 5, PMIx 5.
+// fs-launch, and fs-launch pmix, with the launchers of Debian 13: prterun of PRRTE 3, mpirun of
+// Open MPI 5, PMIx 5.
 
 #include <nlohmann/json.hpp>
 
@@ -13,7 +14,8 @@ using ::testing::ElementsAre;
 using ::testing::UnorderedElementsAre;
 
 /// $1 the root file system, $2 the stage, $3 a work directory, $4 the commands, run in the tree in
-/// new mount and PID namespaces. libpmix is the tree's; of this machine is only {fmt}.
+/// new mount and PID namespaces. libpmix and the C library are the tree's; {fmt} and what
+/// elf-worker needs beside the C library are this machine's.
 constexpr const char* kSession = R"sh(set -e
 root=$1 stage=$2 work=$3
 mount -t proc none "$root/proc"
@@ -28,13 +30,15 @@ for device in null urandom; do
 done
 mount --bind "$stage" "$root/mnt/stage"
 mount --bind "$work" "$root/mnt/work"
-for library in $(ldd "$stage/libexec/heddle/heddle-pmix" | awk '$1 ~ /^libfmt/ { print $3 }'); do
+for library in $(ldd "$stage/libexec/heddle/heddle-pmix" "$stage/libexec/heddle/elf-worker" |
+                 awk '$1 ~ /^lib(fmt|LIEF|seccomp|mbed)/ { print $3 }'); do
   cp "$library" "$root/mnt/libs/"
 done
 exec chroot "$root" sh -c "cd /mnt/work
 export LD_LIBRARY_PATH=/mnt/libs PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,sm
+export XDG_CACHE_HOME=/mnt/cache
 pmix='/mnt/stage/bin/fs-launch pmix'
 $4"
 )sh";
@@ -160,6 +164,26 @@ TEST_F(OpenMpi5Pmix, programs_run_under_the_launcher_of_this_program) {
       "$pmix run --stop exec $pmix launch -n 3 /mnt/sum");
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.out, "3\n3\n");
+}
+
+TEST_F(OpenMpi5Pmix, fs_launch_guides_and_counts_ranks_by_prrtes_exec_agent) {
+  for (const std::string launcher : {"prterun", "mpirun.openmpi"}) {
+    SCOPED_TRACE(launcher);
+    const auto result =
+        inside("mpicc.openmpi -o /mnt/sum sum.c; /mnt/stage/bin/fs-launch --report " + launcher +
+               " -n 3 /mnt/sum");
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(result.out, "3\n");
+    EXPECT_THAT(result.err, HasSubstr("fs-launch: 3 of 3 ranks guided on 1 node"));
+    // Into a static program only the exec agent leads.
+    const auto fixed = inside(
+        "echo 'int main(void) { return 7; }' >fixed.c; gcc -static -o /mnt/fixed fixed.c; "
+        "/mnt/stage/bin/fs-launch --report " +
+        launcher + " -n 2 /mnt/fixed");
+    EXPECT_EQ(fixed.status, 7) << fixed.err;
+    EXPECT_THAT(fixed.err, HasSubstr("fs-launch: 0 of 2 ranks guided on 1 node"));
+    EXPECT_THAT(fixed.err, HasSubstr("static"));
+  }
 }
 
 }  // namespace
