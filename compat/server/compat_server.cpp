@@ -40,6 +40,7 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/notify_ready.hpp"
 #include "base/run_main.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "compat/server/judge_pool.hpp"
@@ -614,6 +615,7 @@ class Program {
     Server server(*pool, options_);
     value_or_throw(server.listen());
     say(fmt::format("listening on {}, {} libraries indexed", server.address(), pool->libraries()));
+    notify_ready();
     loop(*pool, server, metrics);
     say("ending");
     server.stop(options_.grace);

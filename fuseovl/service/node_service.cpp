@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/notify_ready.hpp"
 #include "base/run_directory.hpp"
 #include "base/trusted_path.hpp"
 #include "fuseovl/files/map_file.hpp"
@@ -165,6 +166,7 @@ Result<void> node_program(const MountSettings& settings) {
   if (!signals) return fail_errno("", "cannot wait for signals");
   auto place = TRY(NodePlace::take(settings.node));
   NodeService service(settings, std::move(place));
+  notify_ready();
   service.run(signals.get());
   service.end();
   return {};
