@@ -29,6 +29,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -469,8 +470,12 @@ void add_options(CLI::App& app, Options& o) {
 /// The default directory of the index: a unit's cache directory, or root's own; empty: the user's
 /// cache, which judges find themselves.
 std::string index_dir() {
-  if (const char* directory = std::getenv("CACHE_DIRECTORY"); directory != nullptr)
-    return directory;
+  if (const char* directory = std::getenv("CACHE_DIRECTORY"); directory != nullptr) {
+    // Systemd makes that of a dynamic user a link, which no index is kept behind.
+    std::error_code error;
+    const auto real = std::filesystem::canonical(directory, error);
+    return error ? directory : real.string();
+  }
   return ::geteuid() == 0 ? "/var/cache/heddle-compat" : "";
 }
 
