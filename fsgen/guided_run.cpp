@@ -201,9 +201,7 @@ AppSetup GuidedRun::setup(Counters& counters) const {
   } else if (!direct()) {
     setup.mount = [this] { return mount_privately(mount_point_); };
     setup.enter = [this]() -> Result<void> {
-      // A cold mount is only slower. The order of a bundle is known to its daemon alone.
-      if (warm_up(mount_point_) && !map_.is_bundle)
-        (void)start_prefetch(mount_point_, kDefaultPrefetch, ::getpid());
+      (void)warm_up(mount_point_);  // a cold mount is only slower
       return {};
     };
   }

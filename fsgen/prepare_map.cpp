@@ -467,8 +467,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     map.id = reader.id().hex();
     map.file = std::move(*file);
     // The files need not be on this node.
-    map.is_bundle = reader.bundle() != nullptr;
-    if (map.is_bundle)
+    if (reader.bundle())
       map.serve = "all";
     else if (options.may_go_direct())
       judge_files(map, options);

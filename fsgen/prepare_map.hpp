@@ -24,9 +24,8 @@ struct PreparedMap {
   bool mount = true;           ///< Via::best tries mounts first
   bool slow_libraries = true;  ///< else a mount pays only for the trees
   std::string serve;           ///< fs-mount --serve
-  bool is_bundle = false;
-  std::string index;                         ///< for Via::direct; empty: index_path, or to be made
-  std::string index_path;                    ///< the cache's
+  std::string index;           ///< for Via::direct; empty: index_path, or to be made
+  std::string index_path;      ///< the cache's
   std::vector<std::string> speeds;           ///< "DIR: slow: WHY"
   std::vector<std::string> tree_notes;       ///< why directories are no trees
   std::optional<TreeCandidates> candidates;  ///< nullopt: another rank looked for them

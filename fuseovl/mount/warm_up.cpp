@@ -89,23 +89,20 @@ std::uint64_t available_memory() {
   return kib * 1024;
 }
 
-/// Whether the mount and its process are still there, without a request to the mount.
+/// Whether the mount is still there, without a request to it.
 class Wanted {
  public:
-  Wanted(std::string mount_point, std::optional<pid_t> process)
-      : mount_point_(std::move(mount_point)) {
+  explicit Wanted(std::string mount_point) : mount_point_(std::move(mount_point)) {
     if (auto file = open_file("/proc/self/mountinfo", O_RDONLY)) mounts_ = std::move(*file);
-    if (process) process_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, *process, 0)));
     if (const auto mounted = find_mount(mount_point_); mounted && *mounted)
       device_ = (*mounted)->device;
     (void)check();  // the first poll of mountinfo always reports a change
   }
-  std::vector<int> descriptors() const { return {mounts_.get(), process_.get()}; }
+  int descriptor() const { return mounts_.get(); }
 
   bool check() {
-    pollfd entries[] = {{mounts_.get(), POLLPRI, 0}, {process_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, 0) <= 0) return true;
-    if (entries[1].revents != 0) return false;
+    pollfd mounts{mounts_.get(), POLLPRI, 0};
+    if (::poll(&mounts, 1, 0) <= 0) return true;
     const auto mounted = find_mount(mount_point_);
     return mounted && *mounted && (*mounted)->device == device_;
   }
@@ -113,7 +110,6 @@ class Wanted {
  private:
   std::string mount_point_;
   Fd mounts_;
-  Fd process_;
   dev_t device_ = 0;
 };
 
@@ -261,14 +257,15 @@ Result<void> warm_up(const std::string& mount_point) {
 }
 
 Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget,
-                            std::optional<pid_t> while_alive, const Places& places) {
+                            const Places& places) {
   if (budget == 0) return {};
   const Fd root(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
                                            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
   if (!root) return fail_errno(mount_point, "cannot prefetch");
-  Wanted wanted(mount_point, while_alive);
-  ForkOptions options{.dies_with_parent = false, .keep = wanted.descriptors(), .null_stdio = true};
-  options.keep->push_back(root.get());
+  Wanted wanted(mount_point);
+  ForkOptions options{.dies_with_parent = false,
+                      .keep = std::vector{wanted.descriptor(), root.get()},
+                      .null_stdio = true};
   options.name = "heddle-prefetch";
   // Forked twice: the caller may exec the user's program, which must not have a child of ours.
   auto child = TRY(fork_child({.dies_with_parent = false, .untraced = true}, [&] {

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "base/result.hpp"
@@ -49,14 +48,13 @@ Result<void> warm_up(const std::string& mount_point);
 /// mount, smallest first, up to `budget` bytes and a quarter of the node's available memory; those
 /// in `places` (inodes to places in a bundle) in the order of their places. It
 /// works on a detached clone of the mount, so it does not prevent unmounting, and ends when the
-/// mount leaves the tree, when `while_alive` ends, or after half a minute. EPERM where mounts may
-/// not be cloned (a plain user).
+/// mount leaves the tree, or after half a minute. EPERM where mounts may not be cloned (a plain
+/// user), ENOSYS before Linux 5.2.
 ///
 /// FUSE_NOTIFY_STORE by the daemon would be a little faster, but waits uninterruptibly for pages
 /// that a READ has locked: a daemon killed in that moment never ends, and its readers hang (6 to 16
 /// of 60 kills).
 Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget = kDefaultPrefetch,
-                            std::optional<pid_t> while_alive = std::nullopt,
                             const std::map<std::uint64_t, std::uint64_t>& places = {});
 
 }  // namespace heddle

@@ -112,7 +112,7 @@ Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t
   const auto tree = "/proc/self/fd/" + std::to_string(mount.tree.get());
   TRY(warm_up(mount.tree ? tree : mount.path));
   if (mount.tree) TRY(exchange_mount(mount.tree.get(), mount.path));
-  (void)start_prefetch(mount.path, prefetch, std::nullopt, places);
+  (void)start_prefetch(mount.path, prefetch, places);
   return {};
 }
 

@@ -139,6 +139,26 @@ TEST_F(BundleMount, libraries_are_read_ahead_in_its_order) {
   EXPECT_EQ(mount.stat_number("read"), reads);  // the kernel has them
 }
 
+TEST_F(BundleMount, of_one_fs_gen_has_its_libraries_read_ahead_too) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  if (::geteuid() != 0) HEDDLE_SKIP("only root may clone a mount of its own");
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 60, .text = 700'000});
+  run_checked({resolve_, "build", "-o", map_, farm.program});
+  pack();
+  const auto ran = run_checked(
+      {gen_, "-q", "--no-share", "--map", bundle_, "--", "/bin/sh", "-c",
+       "at=${HEDDLE_INDEX%/.heddle/index}\n"
+       "until \"$0\" --stats --json $at | grep -q '\"prefetch\": *\"done\"'; do sleep 0.05; done\n"
+       "exec \"$0\" --stats --json $at",
+       fs_mount()},
+      {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache")}});
+  const auto stats = nlohmann::json::parse(ran.out);
+  EXPECT_GT(stats["bundle"]["frames"], 30);
+  EXPECT_EQ(stats["bundle"]["decoded"], stats["bundle"]["frames"]);
+  EXPECT_EQ(stats["bundle"]["decoded_again"], 0);
+  EXPECT_GE(stats["bytes_read"], 60 * 700'000);
+}
+
 TEST_F(BundleMount, opens_no_original_of_what_it_has) {
   pack();
   SlowMount slow(tree_, tree_, dir_ / "counts", {.delay_us = 0});
