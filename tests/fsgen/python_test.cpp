@@ -113,6 +113,26 @@ TEST_F(Python, packages_on_300_entries_are_the_same_and_asked_for_once) {
   EXPECT_GE(counts.most_in_flight, 32U);
 }
 
+TEST_F(Python, first_start_from_a_map_asks_each_file_and_directory_a_few_times_and_nothing_else) {
+  HEDDLE_STAGED(resolve, "fs-resolve");
+  options_.env.push_back("PYTHONPATH=" + make_packages(50));
+  slow_down();
+  run_checked({resolve, "build", "--tree", dir_ / "slow", "-o", dir_ / "map", kPython}, options_);
+  slow_.reset();
+  slow_down();  // for a node that has booted
+  const auto ours = run_guided({kPython, dir_ / "work/run.py"}, {"--map", dir_ / "map"});
+  EXPECT_EQ(ours.status, 0) << ours.err;
+  EXPECT_THAT(trees(), ::testing::ElementsAre(dir_ / "slow"));
+  const auto counts = slow_->counts();
+  EXPECT_EQ(counts.files.size(), 100U);  // the compiled ones
+  for (const auto& [path, requests] : counts.files) {
+    EXPECT_TRUE(requests.contains("READ")) << path;
+    EXPECT_LE(SlowCounts::sum(requests), 5U) << path << ": " << nlohmann::json(requests);
+  }
+  EXPECT_LE(SlowCounts::most(counts.directories).first, 3U);
+  EXPECT_EQ(counts.missing.size(), 0U) << nlohmann::json(counts.missing);
+}
+
 // A process's first read of a file or directory ends what the kernel knows of its access time
 // (fs/fuse/dir.c, fuse_invalidate_atime), so that the next stat asks the daemon once more.
 TEST_F(Python, later_processes_ask_neither_the_origin_nor_the_daemon) {
