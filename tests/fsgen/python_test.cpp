@@ -134,41 +134,69 @@ TEST_F(Python, first_start_from_a_map_asks_each_file_and_directory_a_few_times_a
 }
 
 // A process's first read of a file or directory ends what the kernel knows of its access time
-// (fs/fuse/dir.c, fuse_invalidate_atime), so that the next stat asks the daemon once more.
+// (fs/fuse/dir.c, fuse_invalidate_atime), so that the next stat asks the daemon once more. The
+// kernel may drop pages at any time (DAMON), those of a directory's listing too: that is asked for
+// again then, but no name.
 TEST_F(Python, later_processes_ask_neither_the_origin_nor_the_daemon) {
   options_.env.push_back("PYTHONPATH=" + make_packages(50));
   options_.env.push_back("FS_MOUNT=" + staged_program("fs-mount"));
   auto& slow = slow_down();
   const std::string names = "$FS_MOUNT --stats --json ${HEDDLE_INDEX%/.heddle/index} ";
   const std::string python = kPython + " run.py > ";
+  // Rounds of 64 at once, for as long as go.N appears.
   auto ours = std::async(std::launch::async, [&] {
     return run_guided({"/bin/sh", "-c",
-                       python + "first; " + python + "second; " + names + "> before; touch up; " +
-                           "while [ ! -e go ]; do sleep 0.01; done; " + python + "third; " + names +
-                           "> after; touch done; while [ ! -e end ]; do sleep 0.01; done"},
+                       python + "first; " + python +
+                           "second; touch done.0; n=1; while :; do "
+                           "while [ ! -e go.$n ]; do [ -e end ] && exit; sleep 0.01; done; " +
+                           names + "> before.$n; for i in $(seq 64); do " + python +
+                           "out.$i & done; wait; " + names +
+                           "> after.$n; for i in $(seq 64); do "
+                           "cmp first out.$i || exit; done; touch done.$n; n=$((n+1)); done"},
                       {"--python", kPython, "--no-learn"});
   });
-  const auto at = [&](const char* file) {
-    return wait_until(std::chrono::seconds(60), [&] { return fs::exists(dir_ / "work/" + file); });
+  const auto at = [&](const std::string& file) {
+    return wait_until(std::chrono::seconds(120), [&] { return fs::exists(dir_ / "work/" + file); });
   };
-  EXPECT_TRUE(at("up"));
-  slow.reset();
-  write(dir_ / "work/go", "");
-  EXPECT_TRUE(at("done"));
-  EXPECT_EQ(slow.counts().total, 0U);
-  write(dir_ / "work/end", "");
-  EXPECT_EQ(ours.get().status, 0);
-  const auto text = [&](const char* file) {
+  const auto text = [&](const std::string& file) {
     return value_or_throw(read_file(dir_ / "work/" + file));
   };
+  const auto dropped = [] {
+    std::ifstream vmstat("/proc/vmstat");
+    unsigned long out = 0, value = 0;
+    for (std::string name; vmstat >> name >> value;)
+      if (name.starts_with("drop_") || name == "slabs_scanned") out += value;
+    return out;
+  };
+  EXPECT_TRUE(at("done.0"));
   EXPECT_EQ(text("first"), text("second"));
-  EXPECT_EQ(text("first"), text("third"));
-  const auto before = nlohmann::json::parse(text("before"))["requests"];
-  const auto after = nlohmann::json::parse(text("after"))["requests"];
-  for (const char* kind : {"lookup", "open", "opendir", "readdir", "readdirplus"})
-    EXPECT_EQ(after[kind], before[kind]) << kind;
-  // The mount's own files are read too, at any time.
-  EXPECT_LE(after["getattr"].get<int>() - before["getattr"].get<int>(), 4);
+  bool quiet = false;
+  for (int round = 1; round <= 5 && !quiet && !HasFailure(); ++round) {
+    const auto n = std::to_string(round);
+    const auto dropped_before = dropped();
+    slow.reset();
+    write(dir_ / ("work/go." + n), "");
+    if (!at("done." + n)) {
+      ADD_FAILURE() << "round " << n << " does not end";
+      break;
+    }
+    const auto origin = slow.counts().total;
+    const auto before = nlohmann::json::parse(text("before." + n))["requests"];
+    const auto after = nlohmann::json::parse(text("after." + n))["requests"];
+    const auto more = [&](const char* kind) {
+      return after[kind].get<unsigned>() - before[kind].get<unsigned>();
+    };
+    const auto asked = more("lookup") + more("open") + more("opendir");
+    if (dropped() == dropped_before) {
+      EXPECT_EQ(asked, 0U);
+    }
+    // The mount's own files are read too, at any time.
+    quiet =
+        asked + more("readdir") + more("readdirplus") == 0 && more("getattr") <= 4 && origin == 0;
+  }
+  EXPECT_TRUE(quiet);
+  write(dir_ / "work/end", "");
+  EXPECT_EQ(ours.get().status, 0);
 }
 
 TEST_F(Python, virtual_environments_of_every_kind_are_the_same) {
