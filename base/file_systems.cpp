@@ -90,6 +90,10 @@ Locality FileSystems::locality(int fd, const FileStamp& stamp) {
   return locality_of_type(kind_of(fd, stamp).type);
 }
 
+bool FileSystems::is_fuse(int fd, const FileStamp& stamp) {
+  return kind_of(fd, stamp).type == FUSE_SUPER_MAGIC;
+}
+
 Locality locality_of(int fd) {
   struct statfs fs {};
   return ::fstatfs(fd, &fs) != 0 ? Locality::remote

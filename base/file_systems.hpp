@@ -33,6 +33,7 @@ class FileSystems {
 
   /// Calls fstatfs(2) once per file system, which may block on a remote one.
   Locality locality(int fd, const FileStamp& stamp);
+  bool is_fuse(int fd, const FileStamp& stamp);
 
  private:
   struct Kind {

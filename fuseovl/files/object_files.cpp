@@ -7,6 +7,7 @@
 #include <ctime>
 #include <unordered_map>
 
+#include "base/backoff.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
@@ -14,7 +15,10 @@
 namespace heddle {
 
 ObjectFiles::ObjectFiles(Origins origins, std::vector<std::string> paths)
-    : origins_(std::move(origins)), paths_(std::move(paths)), refused_(paths_.size()) {
+    : origins_(std::move(origins)),
+      paths_(std::move(paths)),
+      refused_(paths_.size()),
+      asked_(paths_.size()) {
   std::unordered_map<std::uint64_t, std::uint32_t> by_device;
   for (const Origin& origin : origins_.files) {
     const auto next = static_cast<std::uint32_t>(by_device.size());
@@ -70,7 +74,8 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
   if (staged && on_change_ == OnChange::keep)
     if (const auto got = staging_->read(object, into, offset, block)) return *got;
   // open(2) may block, and so may fstat(2) of a remote file.
-  const bool waits = !origin.fd || (staged && origin.locality == Locality::remote);
+  const bool waits =
+      !origin.fd || origin.is_on_fuse || (staged && origin.locality == Locality::remote);
   if (waits && block == MayBlock::no) return tl::unexpected(EAGAIN);
   Fd reopened;
   if (!origin.fd) reopened = TRY(reopen(object));
@@ -78,7 +83,7 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
   if (origin.locality == Locality::memory) block = MayBlock::yes;
   std::optional<tl::expected<std::size_t, int>> got;
   if (staged && on_change_ == OnChange::refuse) got = staging_->read(object, into, offset, block);
-  if (!got) got = read_at(fd, into, offset, block);
+  if (!got) return read_origin(object, fd, into, offset, block);
   if (!*got) return *got;
   if (const int code = compare(object, fd)) return tl::unexpected(code);
   return *got;
@@ -98,6 +103,38 @@ tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object) {
     if (--tries <= 0) return tl::unexpected(code);
     ::nanosleep(&kPause, nullptr);
   }
+}
+
+tl::expected<std::size_t, int> ObjectFiles::read_origin(ObjectId object, int fd,
+                                                        std::span<char> into, off_t offset,
+                                                        MayBlock block) {
+  constexpr std::int64_t kTrusted = 1000;  // no page is dropped and read anew meanwhile
+  const Origin& origin = origins_.files[object];
+  Asked& asked = asked_[object];
+  // Of a file that is opened for this read alone FUSE forgets the pages at the next open.
+  if (block == MayBlock::yes && origin.locality == Locality::remote && origin.fd) {
+    // Threads that add pages of one chunk at once make several requests of it.
+    const std::lock_guard lock(asked.mutex);
+    read_chunks_ahead(fd, into.size(), offset);
+  }
+  const bool by_chunk = block == MayBlock::yes && origin.is_on_fuse && origin.fd;
+  const auto got = by_chunk ? read_from_fuse(fd, into, offset) : read_at(fd, into, offset, block);
+  if (!got) return got;
+  if (!by_chunk) {
+    if (const int code = compare(object, fd)) return tl::unexpected(code);
+    return got;
+  }
+  // Where FUSE keeps no attributes a comparison is a request: one for a chunk, all of which the
+  // kernel has then.
+  const auto chunk = (static_cast<std::uint64_t>(offset) + into.size() - 1) / kChunk;
+  const bool is_whole = *got == into.size() && chunk == static_cast<std::uint64_t>(offset) / kChunk;
+  const std::lock_guard lock(asked.mutex);
+  auto& after = asked.after;
+  if (is_whole && chunk < after.size() && monotonic_ms() - after[chunk] < kTrusted) return got;
+  if (const int code = compare(object, fd)) return tl::unexpected(code);
+  if (after.size() <= chunk) after.resize(chunk + 1, -kTrusted);
+  after[chunk] = monotonic_ms();
+  return got;
 }
 
 int ObjectFiles::compare(ObjectId object, int fd) {

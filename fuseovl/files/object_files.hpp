@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -87,6 +88,9 @@ class ObjectFiles {
   int refuse(ObjectId object, std::uint32_t reason);
   bool is_staged(ObjectId object) const { return staging_ && staging_->has(object); }
   tl::expected<Fd, int> reopen(ObjectId object);
+  /// Reads the origin, and compares it then.
+  tl::expected<std::size_t, int> read_origin(ObjectId object, int fd, std::span<char> into,
+                                             off_t offset, MayBlock block);
   /// 0, or the errno for a file that has changed since it was mounted.
   int compare(ObjectId object, int fd);
 
@@ -99,6 +103,12 @@ class ObjectFiles {
   OnChange on_change_ = OnChange::keep;
   std::function<void()> on_forbidden_;
   SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
+  /// When FUSE was asked whether an object's file is unchanged.
+  struct Asked {
+    std::mutex mutex;
+    std::vector<std::int64_t> after;  ///< reading a chunk, monotonic_ms(); short: the rest never
+  };
+  std::vector<Asked> asked_;  ///< by ObjectId
 };
 
 }  // namespace heddle

@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -173,6 +175,7 @@ Finding check(const MapObject& object, bool keep, Compare how, Directories& dire
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
   thread_local FileSystems file_systems;
   out.locality = file_systems.locality(file->get(), out.stamp);
+  out.is_on_fuse = file_systems.is_fuse(file->get(), out.stamp);
   if (directories.are_shown_to_others()) narrow(out, *way);
   compare(object, file->get(), how, place, out);
   if (keep && out.usable) place.give(std::move(*file));
@@ -293,6 +296,22 @@ tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offse
     got += static_cast<std::size_t>(n);
   }
   return got;
+}
+
+void read_chunks_ahead(int fd, std::size_t size, off_t offset) {
+  const auto begin = static_cast<std::uint64_t>(offset) / kChunk * kChunk;
+  const auto end = static_cast<std::uint64_t>(offset) + size + kChunk - 1;
+  (void)::readahead(fd, static_cast<off64_t>(begin), end / kChunk * kChunk - begin);
+}
+
+tl::expected<std::size_t, int> read_from_fuse(int fd, std::span<char> into, off_t offset) {
+  thread_local const Fd memory(::memfd_create("heddle-read", MFD_CLOEXEC));
+  std::size_t got = 0;
+  if (::lseek(memory.get(), 0, SEEK_SET) == 0)
+    for (ssize_t n = 1; n > 0 && got < into.size(); got += static_cast<std::size_t>(n))
+      n = std::max<ssize_t>(0, ::sendfile(memory.get(), fd, &offset, into.size() - got));
+  if (got < into.size()) return read_at(fd, into, offset - static_cast<off_t>(got), MayBlock::yes);
+  return read_at(memory.get(), into, 0, MayBlock::yes);
 }
 
 std::string not_answered_for(std::chrono::milliseconds time) {

@@ -29,6 +29,7 @@ struct FileStatus {
   std::uint32_t gid = 0;
   std::uint64_t blocks = 0;  ///< of 512 bytes
   Locality locality = Locality::remote;
+  bool is_on_fuse = false;
 };
 
 /// One object's file on this node when the mount was made. One that is in the bundle is as the map
@@ -80,6 +81,15 @@ enum class MayBlock : bool { no, yes };
 /// With MayBlock::no EAGAIN, unless all is in the page cache of a file system that can tell (not
 /// NFS, FUSE and tmpfs).
 tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offset, MayBlock block);
+
+/// The part of a file that a remote file system is asked for at once.
+inline constexpr std::uint64_t kChunk = 1U << 20;
+/// Has the kernel read the chunks of these bytes, each by one request if it is not cached: what it
+/// asks a mount for is smaller, and comes out of order.
+void read_chunks_ahead(int fd, std::size_t size, off_t offset);
+/// read_at() for FUSE. At each read(2) the kernel asks for the file's attributes, where they may
+/// not be cached (fs/fuse/file.c, fuse_cache_read_iter), but not for sendfile(2).
+tl::expected<std::size_t, int> read_from_fuse(int fd, std::span<char> into, off_t offset);
 
 /// The reason in messages about such a file system.
 std::string not_answered_for(std::chrono::milliseconds time);

@@ -3,8 +3,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/mman.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
@@ -29,7 +27,6 @@
 namespace heddle {
 namespace {
 
-constexpr std::uint64_t kChunk = 1U << 20;
 /// Bytes that are kept for the kernel's next requests, in all.
 constexpr std::size_t kMostKept = 32U << 20;
 constexpr std::size_t kMostOpenFiles = 256;
@@ -99,21 +96,6 @@ tl::expected<Found, int> look_up(int directory, std::string_view name) {
   if (!status) return tl::unexpected(errno);
   out.status = *status;
   return out;
-}
-
-/// read_at() for FUSE. At each read(2) the kernel asks for the file's attributes, where they may
-/// not be cached (fs/fuse/file.c, fuse_cache_read_iter), but not for sendfile(2); and a whole chunk
-/// is one request only for readahead(2).
-tl::expected<std::size_t, int> read_from_fuse(int file, std::span<char> into, off_t offset) {
-  thread_local const Fd memory(::memfd_create("heddle-read", MFD_CLOEXEC));
-  (void)::readahead(file, offset, into.size());
-  std::size_t got = 0;
-  if (::lseek(memory.get(), 0, SEEK_SET) == 0)
-    for (ssize_t n = 1; n > 0 && got < into.size(); got += static_cast<std::size_t>(n))
-      n = std::max<ssize_t>(0, ::sendfile(memory.get(), file, &offset, into.size() - got));
-  if (got < into.size())
-    return read_at(file, into, offset - static_cast<off_t>(got), MayBlock::yes);
-  return read_at(memory.get(), into, 0, MayBlock::yes);
 }
 
 /// For root's daemon: the kernel grants by the map's values what the daemon reads with all rights.
@@ -382,6 +364,7 @@ tl::expected<std::size_t, int> TreeFiles::read(std::size_t tree, TreeNodeId node
     Bytes chunk(std::min<std::uint64_t>(kChunk, entry.size - from));
     const std::span bytes(chunk.data.get(), chunk.size);
     const auto at = static_cast<off_t>(from);
+    if (trees_[tree].is_fuse) read_chunks_ahead(file->fd.get(), chunk.size, at);
     const auto got = trees_[tree].is_fuse ? read_from_fuse(file->fd.get(), bytes, at)
                                           : read_at(file->fd.get(), bytes, at, MayBlock::yes);
     int code = got ? 0 : got.error();

@@ -571,6 +571,29 @@ TEST_F(TreeView, original_is_asked_for_each_directory_once_and_for_each_file_and
         << path << " " << nlohmann::json(requests);
 }
 
+TEST_F(TreeView, original_of_a_library_is_asked_for_each_mib_once) {
+  constexpr std::size_t kSize = (6U << 20) + 5;
+  constexpr unsigned kParts = 7;
+  add("liba.so.1", random_bytes(kSize, 3));
+  SlowMount slow(source(), dir_ / "slow", dir_ / "counts");
+  MapMaker maker;
+  maker.add_name("v", "liba.so.1", slow.directory() + "/liba.so.1");
+  maker.write(dir_ / "map");
+  (void)slow.reset();
+  mount_.emplace(dir_ / "map", dir_ / "mnt");
+  mount_->wait_for_prefetch();
+  EXPECT_EQ(value_or_throw(read_file(*mount_ / "liba.so.1")), random_bytes(kSize, 3));
+  ASSERT_EQ(mount_->unmount().status, 0);  // closes the file
+  ASSERT_TRUE(wait_until(5s, [&] { return !is_running(mount_->pid()); }));
+  const auto counts = slow.counts();
+  auto requests = counts.files.at("liba.so.1");
+  EXPECT_LE(requests["READ"], kParts) << nlohmann::json(requests);
+  // By the kernel each time that it is opened, and by the daemon to see that it is unchanged.
+  EXPECT_LE(requests["GETATTR"], kParts + 4U) << nlohmann::json(requests);
+  EXPECT_LE(SlowCounts::sum(requests) - requests["READ"] - requests["GETATTR"], 5U);
+  EXPECT_EQ(counts.missing.size(), 0U);
+}
+
 TEST_F(TreeView, mounting_many_trees_looks_each_up_and_asks_nothing_else) {
   for (int i = 0; i < 20; ++i) add("t" + std::to_string(i) + "/m.py", "x");
   SlowMount slow(source(), dir_ / "slow", dir_ / "counts");
