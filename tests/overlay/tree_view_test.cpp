@@ -594,6 +594,27 @@ TEST_F(TreeView, original_of_a_library_is_asked_for_each_mib_once) {
   EXPECT_EQ(counts.missing.size(), 0U);
 }
 
+TEST_F(TreeView, library_on_fuse_that_changes_in_place_is_noticed) {
+  constexpr std::size_t kSize = 3U << 20;
+  add("liba.so.1", std::string(kSize, 'A'));
+  SlowMount slow(source(), dir_ / "slow", dir_ / "counts", {.delay_us = 0});
+  MapMaker maker;
+  maker.add_name("v", "liba.so.1", slow.directory() + "/liba.so.1");
+  maker.write(dir_ / "map");
+  mount_.emplace(dir_ / "map", dir_ / "mnt", std::vector<std::string>{"--prefetch", "0"});
+  const auto file = value_or_throw(open_file(*mount_ / "liba.so.1", O_RDONLY));
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
+  const auto read_at = [&](off_t offset) {
+    char byte = 0;
+    return ::pread(file.get(), &byte, 1, offset) == 1 ? byte : '-';
+  };
+  EXPECT_EQ(read_at(0), 'A');
+  add("liba.so.1", std::string(kSize, 'B'));
+  EXPECT_EQ(read_at(2U << 20), '-');  // a MiB that was not compared yet
+  EXPECT_TRUE(wait_until(10s, [&] { return !read_uncached(*mount_ / "liba.so.1"); }));
+  EXPECT_EQ(stats()["drift_files"], 1);
+}
+
 TEST_F(TreeView, mounting_many_trees_looks_each_up_and_asks_nothing_else) {
   for (int i = 0; i < 20; ++i) add("t" + std::to_string(i) + "/m.py", "x");
   SlowMount slow(source(), dir_ / "slow", dir_ / "counts");
