@@ -24,7 +24,6 @@
 #include "fsgen/guided_run.hpp"
 #include "fsgen/prepare_map.hpp"
 #include "fsgen/slow_files.hpp"
-#include "fuseovl/files/stage_directory.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
 namespace heddle {
@@ -300,16 +299,6 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   return options.learn ? learn(options, *app_path, done->learned_run, end) : end;
 }
 
-/// Makes the directory, often one of the job's, with its parents. A warning here replaces the
-/// daemon's, which is not shown: it then stages nothing.
-void prepare_stage(const GenOptions& options) {
-  if (options.stage.empty()) return;
-  std::error_code ignored;  // open() says it
-  std::filesystem::create_directories(options.stage, ignored);
-  const auto stage = StageDirectory::open(options.stage);
-  if (!stage && options.first_rank) warn(stage.error());
-}
-
 /// Before APP runs, so that an unwritable output fails early.
 std::optional<OutputFile> prepare_outputs(const GenOptions& options) {
   if (!options.out.empty()) (void)value_or_throw(AtomicFile::create(options.out));
@@ -330,7 +319,7 @@ int run_program(int argc, const char* const* argv) {
   if (options.print_env) return print_env(options);
   auto json = prepare_outputs(options);
   if (options.doctor) return examine_node(json ? &*json : nullptr);
-  prepare_stage(options);
+  if (const auto stage = check_stage(options); !stage && options.first_rank) warn(stage.error());
   return end_like(run(options, json ? &*json : nullptr));
 }
 

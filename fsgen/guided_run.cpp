@@ -21,6 +21,7 @@
 #include "fsgen/app_trees.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fuseovl/files/origins.hpp"
+#include "fuseovl/files/stage_directory.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/service/leftovers.hpp"
 #include "resolver/map/counters_format.hpp"
@@ -393,6 +394,11 @@ Result<TempDir> make_work_dir() {
   static std::vector<Fd> locks;  // until this process ends
   locks.push_back(std::move(work.lock));
   return std::move(work.directory);
+}
+
+Result<void> check_stage(const GenOptions& options) {
+  if (!options.stage.empty()) TRY(StageDirectory::open(options.stage));
+  return {};
 }
 
 namespace {

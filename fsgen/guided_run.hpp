@@ -14,6 +14,10 @@ namespace heddle {
 /// A new directory for one run, under $TMPDIR or /tmp.
 Result<TempDir> make_work_dir();
 
+/// Makes the directory of --stage, if there is one. Failure: the daemon, whose warning is not
+/// shown, will stage nothing.
+Result<void> check_stage(const GenOptions& options);
+
 /// Runs APP in the first of ways_to_try() that works here, with a warning when none of the mounts
 /// does. A map without programs needs no mount.
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,

@@ -242,6 +242,10 @@ AppEnd launch(Options& o) {
   }
   apply_profile(o);
   complete(o.settings);
+  if (!o.settings.stage.empty() && (o.settings.via == "direct" || !o.settings.image.empty()))
+    return {usage_error(
+        "fs-launch",
+        "--stage: not allowed with --via direct or an image, where no mount serves copies")};
   const auto unguided = [&](const Error& why) -> AppEnd {
     // The ranks would run outside of the image, or at once.
     if (!o.settings.image.empty() || !o.hold.mode.empty()) throw why;

@@ -145,6 +145,8 @@ class Rank {
           line.why = report.unguided_reason;
           for (const auto& way : report.passed_over)
             line.why += (line.why.empty() ? "" : "; ") + way;
+          if (const auto stage = check_stage(options_); !stage)
+            line.why += (line.why.empty() ? "" : "; ") + stage.error().message();
           say_to_launcher(std::move(line));
           inherited_.restore();
         });

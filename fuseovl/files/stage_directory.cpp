@@ -81,14 +81,27 @@ Result<bool> copy_bytes(int from, int to, std::uint64_t size) {
   return true;
 }
 
+/// Makes `directory` and its missing parents: 0, or the errno of the first that cannot be made. Not
+/// with the mode of the umask: open() refuses what a group may write to. Where another user may
+/// write above it, the worst is empty directories at a place of theirs.
+int make_with_parents(const std::string& directory) {
+  int error = 0;
+  for (auto end = directory.find('/', 1);; end = directory.find('/', end + 1)) {
+    if (::mkdir(directory.substr(0, end).c_str(), 0755) != 0 && errno != EEXIST && error == 0)
+      error = errno;
+    if (end == directory.npos) return error;
+  }
+}
+
 }  // namespace
 
 Result<StageDirectory> StageDirectory::open(const std::string& directory) {
   const auto look = [&] { return Fd(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); };
   auto parent = look();
   if (!parent && errno == ENOENT) {
-    // Where another user may write above it, the worst is an empty directory at a place of theirs.
-    if (::mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST) parent = look();
+    if (const int error = make_with_parents(directory); error != 0)
+      return fail_errno(directory, "cannot use for staging", error);
+    parent = look();
   }
   struct stat status {};
   if (!parent || ::fstat(parent.get(), &status) != 0)

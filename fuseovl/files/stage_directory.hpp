@@ -31,8 +31,8 @@ class StageDirectory {
     std::uint64_t size = 0;
   };
 
-  /// `directory`, made if it is missing, but not its parents (on a node's own disk it is often one
-  /// per job), must be writable, and others may not rename this user's files in it.
+  /// `directory`, made with its parents if it is missing (it is often one of the job's), must be
+  /// writable, and others may not rename this user's files in it.
   static Result<StageDirectory> open(const std::string& directory);
 
   /// A new file in users/. Its claim holds while any process has it open.

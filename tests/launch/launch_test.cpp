@@ -114,6 +114,28 @@ TEST_P(Launched, ranks_are_guided_by_one_mount) {
   EXPECT_THAT(maps.out, HasSubstr(dir_ / "tmp/hd-"));
 }
 
+TEST_P(Launched, ranks_libraries_are_staged_or_the_report_says_why_not) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 3});
+  const auto copies = dir_ / ("job/node/heddle-" + std::to_string(::geteuid()) + "/objects");
+  // Until all are copied.
+  std::ofstream(dir_ / "rank.sh") << "while [ $(ls \"$1\" | wc -l) -lt 4 ]; do sleep 0.05; done\n"
+                                     "exec \"$2\"\n";
+  const auto ours = launch(one({"timeout", "60", "sh", dir_ / "rank.sh", copies, farm.program}),
+                           {"--report", "--stage", "job/node"});
+  EXPECT_EQ(ours.out, farm.output) << ours.err;
+  EXPECT_THAT(ours.err, HasSubstr("1 of 1 ranks guided"));
+  EXPECT_THAT(ours.err, Not(HasSubstr("staging")));
+  const auto nowhere = launch(one({farm.program}), {"--report", "--stage", "/proc/none/a"});
+  EXPECT_EQ(nowhere.out, farm.output);
+  EXPECT_THAT(nowhere.err, HasSubstr("1 of 1 ranks guided"));
+  EXPECT_THAT(nowhere.err, HasSubstr("/proc/none/a: cannot use for staging"));
+  for (const char* other : {"--via=direct", "--image=none"}) {
+    const auto refused = launch(one({"true"}), {"--stage", "job/node", other});
+    EXPECT_EQ(refused.status, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("fs-launch: --stage: not allowed with"));
+  }
+}
+
 TEST_P(Launched, ranks_see_their_own_arguments_environment_and_input) {
   const auto show = compile("show", R"(#include <stdio.h>
 #include <string.h>

@@ -107,5 +107,24 @@ TEST_F(StageDirectoryTest, directories_that_others_can_change_are_refused) {
   EXPECT_THAT(refusal(), HasSubstr("Not a directory"));
 }
 
+TEST_F(StageDirectoryTest, directory_is_made_with_its_parents) {
+  for (const mode_t mask : {mode_t{0}, mode_t{002}, mode_t{077}}) {
+    SCOPED_TRACE(mask);
+    const auto top = dir_ / ("of" + std::to_string(mask));
+    const auto before = ::umask(mask);
+    const auto made = StageDirectory::open(top + "/a//b/");
+    ::umask(before);
+    ASSERT_TRUE(made) << made.error().message();
+    for (const std::string part : {"", "/a", "/a/b"})
+      EXPECT_EQ(fs::status(top + part).permissions() & fs::perms(0022), fs::perms::none) << part;
+  }
+  const auto below_file = StageDirectory::open(write_text_file(dir_ / "file", "") + "/a/b");
+  ASSERT_FALSE(below_file);
+  EXPECT_THAT(below_file.error().message(), HasSubstr("Not a directory"));
+  const auto nowhere = StageDirectory::open("/proc/none/a/b");
+  ASSERT_FALSE(nowhere);
+  EXPECT_THAT(nowhere.error().message(), HasSubstr("/proc/none/a/b: cannot use for staging"));
+}
+
 }  // namespace
 }  // namespace heddle::test
