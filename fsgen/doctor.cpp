@@ -176,11 +176,15 @@ void check_hooks(std::vector<Finding>& out) {
 }
 
 void check_directories(std::vector<Finding>& out) {
-  if (RunCache::open())
+  const auto cache = RunCache::open();
+  const auto usable = cache ? cache->check() : Result<void>(fail(Error(cache.error())));
+  if (usable)
     out.push_back({"cache", State::works, default_cache_dir()});
   else
-    out.push_back({"cache", State::absent, "no cache: each run resolves anew",
-                   "XDG_CACHE_HOME or HOME: a directory that you alone may write to"});
+    out.push_back({"cache", cache ? State::broken : State::absent,
+                   usable.error().message() + ": each run resolves anew",
+                   cache ? usable.error().hint()
+                         : "XDG_CACHE_HOME or HOME: a directory that you alone may write to"});
   if (const auto directory = RunDirectory::open())
     out.push_back({"sharing", State::works, directory->path()});
   else

@@ -203,8 +203,9 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
   if (options.learns) learn_for_next_run(options, app_path, map, done.learned_run, cache);
 }
 
-/// `--explain`.
-AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain) {
+/// `--explain`. `no_cache`: why there is none.
+AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain,
+               const std::string& no_cache) {
   std::string out = escape_for_terminal(options.command[0]) + ": ";
   const MapProgram* app = map.app();
   if (plain)
@@ -216,6 +217,8 @@ AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain) {
                        app->libraries.size(), app->probes_unguided);
   out += fmt::format("\nmap: {}, {:.1f} ms\n", map.cached ? "cached and unchanged" : "resolved now",
                      static_cast<double>(map.resolve_ns) / 1e6);
+  const auto& not_cached = no_cache.empty() ? map.not_cached : no_cache;
+  if (!map.cached && !not_cached.empty()) out += "not cached: " + not_cached + "\n";
   for (const auto& program : map.content.programs)
     if (&program != app) out += "also guided: " + escape_for_terminal(program.path) + "\n";
   for (const auto& line : map.speeds) out += "files: " + escape_for_terminal(line) + "\n";
@@ -236,12 +239,11 @@ AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain) {
 
 /// `fs-gen cache show|clear`.
 int manage_cache(std::string_view what) {
-  const auto cache = RunCache::open();
-  if (!cache) throw Error(default_cache_dir(), "no cache", "not a directory of this user's alone");
+  const auto cache = value_or_throw(RunCache::open());
   if (what == "clear")
-    cache->clear();
+    cache.clear();
   else
-    value_or_throw(write_all(STDOUT_FILENO, cache->show(), "stdout"));
+    value_or_throw(write_all(STDOUT_FILENO, cache.show(), "stdout"));
   return exit_done;
 }
 
@@ -269,7 +271,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     leave_standing_mount();
     return become_app(options, *app_path);
   }
-  const auto cache = options.may_be_cached() ? RunCache::open() : std::nullopt;
+  const auto cache = cache_for(options);
   const auto plain = cache ? plain_key(options, *app_path) : "";
   const bool is_plain = !plain.empty() && cache->is_plain(plain, *app_path, [&] {
     return plain_trees(find_tree_candidates(options));
@@ -283,7 +285,8 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   auto work = make_work_dir();
   auto map = work ? prepare_if_memory_suffices(options, *app_path, *work, cache ? &*cache : nullptr)
                   : Result<PreparedMap>(fail(Error(work.error())));
-  if (map && options.explain) return explain(options, *map, is_plain);
+  if (map && options.explain)
+    return explain(options, *map, is_plain, cache ? "" : cache.error().message());
   if (map && options.compare_runs > 0) return compare(options, *app_path, *map, json);
   auto done = map ? run_best(options, *app_path, *map, std::move(*work))
                   : Result<RunReport>(fail(Error(map.error())));

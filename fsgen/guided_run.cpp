@@ -251,6 +251,7 @@ RunReport GuidedRun::first_report() const {
   report.app = options_.command[0];
   report.resolve_ns = map_.resolve_ns;
   report.cached = map_.cached;
+  report.not_cached = map_.not_cached;
   report.fast_files = options_.may_go_direct() && !map_.mount && !map_.known_names;
   report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
   report.via = name_of(via_);

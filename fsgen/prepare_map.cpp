@@ -161,14 +161,14 @@ Result<std::string> make_direct_index(const MapContent& content) {
   return make_index(input);
 }
 
-/// Whether something in the trees may change without a change of its times.
-bool is_young(const std::vector<MapTree>& trees, std::int64_t started_ns) {
+/// A tree in which something may change without a change of its times; null: there is none.
+const MapTree* young_one(const std::vector<MapTree>& trees, std::int64_t started_ns) {
   for (const auto& tree : trees) {
     const auto index = TreeIndex::of(tree.index);
     for (TreeNodeId id = 0; index && id < index->size(); ++id)
-      if (RunCache::is_young(index->node(id).ctime_ns, started_ns)) return true;
+      if (RunCache::is_young(index->node(id).ctime_ns, started_ns)) return &tree;
   }
-  return false;
+  return nullptr;
 }
 
 /// The map at `path`.
@@ -203,11 +203,13 @@ Result<OpenMap> publish(const MapContent& content, const std::string& path) {
 }
 
 /// With a mount, the map then is the cache's.
-void store(PreparedMap& map, const RunCache& cache, const std::string& app, const OsWorld& world,
-           std::int64_t started_ns, const LearnedRun& learned) {
+Result<void> store(PreparedMap& map, const RunCache& cache, const std::string& app,
+                   const OsWorld& world, std::int64_t started_ns, const LearnedRun& learned) {
   auto seen = world.seen();
   const auto& trees = map.content.trees;
-  if (!seen || is_young(trees, started_ns)) return;
+  if (!seen) return fail("", "it depends on a relative path, or on one that cannot be read");
+  if (const auto* tree = young_one(trees, started_ns))
+    return fail(tree->path, "something in it changed less than 2 s before the run");
   // What the answer that there is none depends on.
   if (trees.empty() && map.candidates)
     for (const auto& path : map.candidates->possible())
@@ -218,13 +220,12 @@ void store(PreparedMap& map, const RunCache& cache, const std::string& app, cons
   for (auto& program : run.programs) program.guided.clear();
   std::optional<OpenMap> published;
   if (map.mount) {
-    auto done = publish(map.content, cache.path(map.key + ".map"));
-    if (!done) return;
-    run.map_id = done->id;
-    published = std::move(*done);
+    published = TRY(publish(map.content, cache.path(map.key + ".map")));
+    run.map_id = published->id;
   }
-  if (cache.store(map.key, run, std::move(*seen), started_ns) && published)
-    use(map, std::move(*published));
+  TRY(cache.store(map.key, run, std::move(*seen), started_ns));
+  if (published) use(map, std::move(*published));
+  return {};
 }
 
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
@@ -267,7 +268,12 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
       map.unguided_reason.empty() &&
       std::ranges::find(built.missing, app, &MissingReport::program) == built.missing.end();
   const auto path = map.path;
-  if (cache && is_whole) store(map, *cache, app, session.world, started_ns, learned);
+  if (cache) {
+    if (!is_whole)
+      map.not_cached = "a library is missing";
+    else if (auto done = store(map, *cache, app, session.world, started_ns, learned); !done)
+      map.not_cached = done.error().message();
+  }
   // Direct needs no map, the cache has it, or the next run alone does.
   if ((!map.mount && options.out.empty()) || map.path != path || path.empty()) return {};
   use(map, TRY(publish(map.content, path)));
@@ -400,6 +406,11 @@ Result<void> check_cpu(const PreparedMap& map, bool tuned) {
                       .because(Cause::unfit));
   }
   return {};
+}
+
+Result<RunCache> cache_for(const GenOptions& options) {
+  if (options.may_be_cached()) return RunCache::open();
+  return fail("", "an option asks for what the cache cannot have (CACHE in fs-gen(1))");
 }
 
 std::string command_key(const GenOptions& options, const std::string& app_path) {

@@ -32,6 +32,7 @@ struct PreparedMap {
   bool known_names = false;                  ///< of the cached trees, which are left out for it
   std::string key;                           ///< of the cache; empty: not cached
   bool cached = false;                       ///< nothing was resolved
+  std::string not_cached;                    ///< why the next run has to resolve, too
   LearnedRun learned;                        ///< in the cache before this run
   std::uint64_t late_probes = 0;             ///< failed look-ups that its names save
   std::optional<std::size_t> program;        ///< APP's index in content.programs; nullopt: unguided
@@ -40,6 +41,9 @@ struct PreparedMap {
 
   const MapProgram* app() const { return program ? &content.programs[*program] : nullptr; }
 };
+
+/// The user's cache. Failure: there is none, or an option asks for what it cannot have.
+Result<RunCache> cache_for(const GenOptions& options);
 
 /// Equal for runs of one command line in one directory, as long as no file changes.
 std::string command_key(const GenOptions& options, const std::string& app_path);

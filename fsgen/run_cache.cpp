@@ -145,17 +145,26 @@ bool is_settled(const std::string& path, std::int64_t now_ns) {
   return stamp && std::max(stamp->mtime_ns, stamp->ctime_ns) < now_ns - kRacy;
 }
 
-std::optional<RunCache> RunCache::open() {
+Result<RunCache> RunCache::open() {
   const auto parent = default_cache_dir();
-  if (parent.empty()) return std::nullopt;
+  if (parent.empty())
+    return fail("", "there is no cache", "neither XDG_CACHE_HOME nor HOME is set");
   auto directory = RunDirectory::find(parent + "/" + directory_name());
   if (!directory) {
     ::mkdir(directory_of(parent).c_str(), 0700);
     ::mkdir(parent.c_str(), 0700);
     directory = RunDirectory::open_at(parent + "/" + directory_name());
   }
-  if (!directory) return std::nullopt;
+  if (!directory) return fail(std::move(directory.error()));
   return RunCache(std::move(*directory));
+}
+
+Result<void> RunCache::check() const {
+  constexpr std::size_t kUsual = 64 << 10;
+  const auto name = "check-" + std::to_string(::getpid());
+  auto written = write(name, std::string(kUsual, '\0'));
+  directory_.remove(name);
+  return written;
 }
 
 bool RunCache::is_young(std::int64_t time_ns, std::int64_t started_ns) {
@@ -244,29 +253,34 @@ bool RunCache::make_room() const {
   return left <= kMostFiles;
 }
 
-bool RunCache::write(const std::string& name, std::string_view bytes) const {
+Result<void> RunCache::write(const std::string& name, std::string_view bytes) const {
+  const auto& where = directory_.path();
   // Going beyond RLIMIT_FSIZE is SIGXFSZ, not an errno.
   rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < bytes.size()) return false;
-  if (!make_room()) return false;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < bytes.size())
+    return fail(where, "cannot write", "the limit of ulimit -f");
+  if (!make_room())
+    return fail(where, "cannot write", fmt::format("it has {} files of today", kMostFiles),
+                "fs-gen cache clear");
   const auto aside = name + ".new-" + std::to_string(::getpid());
   const Fd fd(::openat(directory_.get(), aside.c_str(),
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  auto done = fd ? Result<void>() : fail_errno(where, "cannot write");
   // Not synced: the checksum detects the result of a crash.
-  const bool good =
-      fd && write_all(fd.get(), bytes, aside) &&
-      ::renameat(directory_.get(), aside.c_str(), directory_.get(), name.c_str()) == 0;
-  if (!good) directory_.remove(aside);
-  return good;
+  if (fd) done = write_all(fd.get(), bytes, where);
+  if (done && ::renameat(directory_.get(), aside.c_str(), directory_.get(), name.c_str()) != 0)
+    done = fail_errno(where, "cannot write");
+  if (!done) directory_.remove(aside);
+  return done;
 }
 
 bool RunCache::is_local() const { return locality_of(directory_.get()) != Locality::remote; }
 
-bool RunCache::store(const std::string& key, const CachedRun& run, Seen seen,
-                     std::int64_t started_ns) const {
+Result<void> RunCache::store(const std::string& key, const CachedRun& run, Seen seen,
+                             std::int64_t started_ns) const {
   for (auto& [path, stamp, is_directory, digest, is_listed] : seen.paths) {
     if (!stamp || !is_young(std::max(stamp->mtime_ns, stamp->ctime_ns), started_ns)) continue;
-    if (!is_listed) return false;
+    if (!is_listed) return fail(path, "changed less than 2 s before the run");
     stamp = FileStamp{};  // of no directory: its entries are compared
   }
   Encoder body;
@@ -297,7 +311,7 @@ void RunCache::mark_plain(const std::string& key, const std::string& program,
   if (!stamp || std::max(stamp->mtime_ns, stamp->ctime_ns) > now - kRacy) return;
   Encoder coder;
   coder(now, *stamp, trees);
-  write("plain-" + key, with_checksum(coder.take()));
+  (void)write("plain-" + key, with_checksum(coder.take()));
 }
 
 std::string RunCache::show() const {

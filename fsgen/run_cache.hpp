@@ -42,8 +42,11 @@ struct CachedRun {
 
 class RunCache {
  public:
-  /// nullopt: there is no directory that this user alone can write to.
-  static std::optional<RunCache> open();
+  /// Failure: there is no directory that this user alone can write to.
+  static Result<RunCache> open();
+  /// Writes and removes a file as large as an entry. Failure: no run can be stored, as on a full
+  /// disk.
+  Result<void> check() const;
 
   std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
   std::string learn_log(const std::string& key) const { return path("learn-" + key); }
@@ -63,10 +66,10 @@ class RunCache {
                                 const std::function<std::string()>& ask);
   /// Held while `key` is resolved, so that of many processes one does it; nullopt: after `limit`.
   std::optional<Fd> lock(const std::string& key, std::chrono::milliseconds limit) const;
-  /// Does nothing if something in `seen` is younger than 2 s before `started_ns` (its next change
-  /// may not change its stamp), or on a full disk. Result: whether the file is there.
-  bool store(const std::string& key, const CachedRun& run, Seen seen,
-             std::int64_t started_ns) const;
+  /// Failure, and nothing is stored: something in `seen` is younger than 2 s before `started_ns`
+  /// (its next change may not change its stamp), or the directory takes no more, as on a full disk.
+  Result<void> store(const std::string& key, const CachedRun& run, Seen seen,
+                     std::int64_t started_ns) const;
   static bool is_young(std::int64_t time_ns, std::int64_t started_ns);
   static std::optional<FileStamp> stamp_of(const std::string& path);
 
@@ -83,7 +86,7 @@ class RunCache {
 
  private:
   explicit RunCache(RunDirectory directory) : directory_(std::move(directory)) {}
-  bool write(const std::string& name, std::string_view bytes) const;
+  Result<void> write(const std::string& name, std::string_view bytes) const;
   bool make_room() const;
   bool is_valid(const std::string& key, const CachedRun& run, const Seen& seen,
                 const std::function<bool(const CachedRun&)>& holds) const;

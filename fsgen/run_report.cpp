@@ -128,6 +128,7 @@ std::string to_text(const RunReport& report) {
                      milliseconds(report.mount_ns), report.via == "direct" ? "start" : "mount",
                      report.via + (report.shared ? ", shared" : "") +
                          (report.fast_files ? ": no slow file system, so no mount" : ""));
+  if (!report.not_cached.empty()) out += fmt::format("  not cached      {}\n", report.not_cached);
   constexpr std::uint64_t kFailedProbe = 2200;  // ns on a local disk, measured
   if (const auto saved = report.probes_without * kFailedProbe;
       report.fast_files && report.guided && report.resolve_ns + report.mount_ns > saved)
@@ -183,6 +184,7 @@ nlohmann::json to_json(const RunReport& report) {
                         {"directory", to_json_text(suspect.directory)}});
   auto& passed_over = out["passed_over"] = nlohmann::json::array();
   for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));
+  if (!report.not_cached.empty()) out["not_cached"] = report.not_cached;
   if (!report.guided) out["unguided_reason"] = report.unguided_reason;
   if (const auto start = report.start_ns()) out["start_ns"] = *start;
   auto& trees = out["trees"] = nlohmann::json::array();

@@ -25,6 +25,7 @@ struct RunReport {
   std::string unguided_reason;           ///< empty when guided
   std::string via;                       ///< name_of() of the way, or "none"
   bool cached = false;                   ///< the map is an earlier run's
+  std::string not_cached;                ///< why the next run has to resolve, too
   bool fast_files = false;               ///< no file is slow, so that a mount would not pay
   bool shared = false;                   ///< another fs-gen's mount
   std::vector<std::string> limits;       ///< limits_of(Via)

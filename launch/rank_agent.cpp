@@ -119,7 +119,7 @@ class Rank {
 
   /// Executes the rank guided, or returns why not.
   std::string become_guided() {
-    const auto cache = options_.may_be_cached() ? RunCache::open() : std::nullopt;
+    const auto cache = cache_for(options_);
     TempDir work;  // none, if possible: a rank that is killed now would leave it
     auto map = prepare_map(options_, path_, "", cache ? &*cache : nullptr);
     if (map && map->mount && !map->file && map->unguided_reason.empty()) {

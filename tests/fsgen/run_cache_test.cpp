@@ -267,6 +267,35 @@ TEST_F(RunCache, no_cache_is_no_reason_not_to_run) {
         << room;
 }
 
+TEST_F(RunCache, reason_why_nothing_is_cached_is_given) {
+  // Always younger than two seconds, however slow the machine is.
+  library(dir_ / "new", "2");
+  const auto young = dir_ / "new/libx.so.1";
+  fs::last_write_time(young, fs::file_time_type::clock::now() + std::chrono::hours(1));
+  const auto reason = young + ": changed less than 2 s before the run\n";
+  EXPECT_THAT(gen({"--explain", app_}).out, HasSubstr("\nnot cached: " + reason));
+  EXPECT_THAT(gen({app_}).err, HasSubstr("\n  not cached      " + reason));
+  EXPECT_FALSE(is_cached({app_}, 2));
+  EXPECT_EQ(report()["not_cached"].get<std::string>() + "\n", reason);
+  fs::remove(young);
+  EXPECT_THAT(gen({"--explain", app_}).out, Not(HasSubstr("not cached")));
+  EXPECT_TRUE(is_cached({app_}, 1));
+  EXPECT_FALSE(report().contains("not_cached"));
+  EXPECT_THAT(gen({"--explain", "--no-cache", app_}).out, HasSubstr("\nnot cached: an option"));
+  EXPECT_THAT(gen({"--explain", app_}).out, Not(HasSubstr("not cached")));
+  options_.env.push_back("XDG_CACHE_HOME=/proc/none");
+  EXPECT_THAT(gen({"--explain", app_}).out, HasSubstr("\nnot cached: /proc/none/heddle/runs-"));
+  if (::geteuid() != 0) return;
+  const auto full =
+      sh("unshare -m sh -c 'mkdir full; mount -t tmpfs -o size=64k none full; mkdir full/heddle; "
+         "head -c 100000 /dev/zero >full/fill; export XDG_CACHE_HOME=$DIR/full; "
+         "$FS_GEN --explain ./app; $FS_GEN ./app; $FS_GEN --doctor' 2>&1");
+  EXPECT_THAT(full.out, HasSubstr("\nnot cached: "));
+  EXPECT_THAT(full.out, HasSubstr("\n  not cached      "));
+  EXPECT_THAT(full.out, HasSubstr("\nFAILS   cache "));
+  EXPECT_THAT(full.out, HasSubstr("No space left on device: each run resolves anew"));
+}
+
 TEST_F(RunCache, of_64_at_once_each_has_the_right_answer) {
   std::vector<std::thread> all;
   std::atomic<int> good{0};
