@@ -57,33 +57,43 @@ Finding broken(const char* check, const Error& error) {
 constexpr std::chrono::seconds kRunLimit{30};
 constexpr const char* kWhole = "bin, lib and libexec of heddle belong together: unpack all of it";
 
-/// This fs-gen with true(1) as APP: the whole of its work, whose failure has the reason. Nothing of
-/// that needs a file: $TMPDIR may be what is broken.
-Finding try_way(const char* way, const std::string& app) {
+/// The word of --via.
+const char* word_of(Via way) {
+  return way == Via::private_mount ? "private" : way == Via::fusermount ? "fusermount" : "direct";
+}
+
+}  // namespace
+
+Result<void> try_way(Via way) {
+  // Nothing of this needs a file: $TMPDIR may be what is broken.
+  const auto app = find_program("true");
+  if (!app) return fail("true", "not found", "PATH has none");
   Environment environment;
   environment.set("HEDDLE", "");
   environment.set("OMPI_COMM_WORLD_RANK", "0");  // a job's other ranks write no report
   const auto done = run_and_read(
       "/proc/self/exe",
-      {"fs-gen", "--via", way, "--no-cache", "--no-share", "--python", "off", "-q", "--json", "-",
-       "--", app},
+      {"fs-gen", "--via", word_of(way), "--no-cache", "--no-share", "--python", "off", "-q",
+       "--json", "-", "--", *app},
       {.limit = kRunLimit, .messages = Messages::collected, .environment = environment.entries()});
-  if (!done) return broken(way, done.error());
+  if (!done) return fail(Error(done.error()));
   if (done->status == exit_done) {
     const auto report = nlohmann::json::parse(done->out, nullptr, false);
-    if (report.is_object() && report.value("guided", false)) return {way, State::works, "works"};
-    return {way, State::broken,
-            app + " runs unguided: " +
-                (report.is_object() ? report.value("unguided_reason", "") : std::string())};
+    if (report.is_object() && report.value("guided", false)) return {};
+    return fail(*app, "runs unguided",
+                report.is_object() ? report.value("unguided_reason", "") : std::string());
   }
-  Finding failed{way, State::broken, fmt::format("fs-gen ends with status {}", done->status)};
+  auto text = fmt::format("fs-gen ends with status {}", done->status);
+  std::string remedy;
   std::istringstream lines(done->err);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("fs-gen: ")) failed.text = line.substr(8);
-    if (line.starts_with("hint: ")) failed.remedy = line.substr(6);
+    if (line.starts_with("fs-gen: ")) text = line.substr(8);
+    if (line.starts_with("hint: ")) remedy = line.substr(6);
   }
-  return failed;
+  return fail(Error("", text, "", remedy));
 }
+
+namespace {
 
 /// docs/limits.md, Kernels.
 void check_kernel(std::vector<Finding>& out) {
@@ -270,15 +280,12 @@ bool check_ways(std::vector<Finding>& out) {
     else
       out.push_back(broken("userns", entered.error()));
   }
-  const auto app = find_program("true");
-  if (!app) {
-    out.push_back(broken("direct", Error("true", "not found", "PATH has none")));
-    return false;
-  }
   bool works = false;
-  for (const char* way : {"direct", "private", "fusermount"}) {
-    out.push_back(try_way(way, *app));
-    works |= out.back().state == State::works;
+  for (const auto way : {Via::direct, Via::private_mount, Via::fusermount}) {
+    const auto tried = try_way(way);
+    out.push_back(tried ? Finding{word_of(way), State::works, "works"}
+                        : broken(word_of(way), tried.error()));
+    works |= tried.has_value();
   }
   return works;
 }

@@ -203,6 +203,37 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
   if (options.learns) learn_for_next_run(options, app_path, map, done.learned_run, cache);
 }
 
+/// What --explain says of the mount: the ways that a run would try are tried, with another program.
+std::string explain_mount(const GenOptions& options, const PreparedMap& map) {
+  if (map.known_names) return "mount: no, the kernel knows the names of the trees\n";
+  if (options.may_go_direct() && !map.mount) return "mount: no, no file is on a slow file system\n";
+  if (map.content.programs.empty() && map.content.trees.empty())
+    return "mount: no, there is nothing to guide\n";
+  if (options.via == Via::direct) return "mount: no, --via direct\n";
+  const bool has_trees = options.may_have_trees() && !places_of(map.content.trees).empty();
+  const bool needs_trees = has_trees && !options.map.empty();
+  const auto ways = ways_for(options, map);
+  std::string tried;
+  for (const auto way : ways) {
+    if (way == Via::direct || (needs_trees && !tried.empty())) break;
+    const auto done = try_way(way);
+    tried += "way: " + name_of(way) + ": " + (done ? "works" : done.error().message());
+    tried += done || done.error().hint().empty() ? "\n" : "; hint: " + done.error().hint() + "\n";
+    if (!done) continue;
+    return "mount: yes, " +
+           std::string(!map.slow_libraries     ? "for the trees"
+                       : map.serve == "remote" ? "serving the remote files"
+                                               : "serving all files") +
+           (has_trees && way != Via::private_mount ? ", without the trees\n" : "\n") + tried;
+  }
+  const bool runs = !needs_trees && !ways.empty() && ways.back() == Via::direct;
+  return std::string("mount: no, none can be made here: ") +
+         (!runs       ? "the run would fail\n"
+          : has_trees ? "the original files are opened, without trees\n"
+                      : "the original files are opened\n") +
+         tried;
+}
+
 /// `--explain`. `no_cache`: why there is none.
 AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain,
                const std::string& no_cache) {
@@ -226,13 +257,7 @@ AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain,
     out += fmt::format("tree: {}: {} names{}\n", escape_for_terminal(tree.path), tree.entries,
                        tree.holes.empty() ? "" : fmt::format(", {} left out", tree.holes.size()));
   for (const auto& note : map.tree_notes) out += "trees: " + escape_for_terminal(note) + "\n";
-  if (options.may_go_direct())
-    out += map.known_names ? "mount: no, the kernel knows the names of the trees\n"
-           : !map.mount    ? "mount: no, no file is on a slow file system\n"
-           : !map.slow_libraries
-               ? "mount: yes, for the trees\n"
-               : "mount: yes, serving " +
-                     std::string(map.serve == "all" ? "all files" : "the remote files") + "\n";
+  out += explain_mount(options, map);
   value_or_throw(write_all(STDOUT_FILENO, out, "stdout"));
   return {};
 }

@@ -402,6 +402,16 @@ Result<void> check_stage(const GenOptions& options) {
   return {};
 }
 
+std::vector<Via> ways_for(const GenOptions& options, const PreparedMap& map) {
+  if (options.may_go_direct() && !map.mount) return {Via::direct};
+  const bool has_trees = options.may_have_trees() && !places_of(map.content.trees).empty();
+  auto ways = ways_to_try(options.via, has_trees);
+  if (!map.slow_libraries) std::erase(ways, Via::fusermount);
+  // LD_LIBRARY_PATH can only lead into a mount.
+  if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
+  return ways;
+}
+
 namespace {
 
 Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& app_path,
@@ -414,11 +424,7 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
     if (options.first_rank) warn(Error("", "continuing without directory trees", no_trees));
   };
   if (!no_trees.empty()) say_no_trees();
-  auto ways = ways_to_try(options.via, !places.empty());
-  if (options.may_go_direct() && !map.mount) ways = {Via::direct};
-  if (!map.slow_libraries) std::erase(ways, Via::fusermount);
-  // LD_LIBRARY_PATH can only lead into a mount.
-  if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
+  const auto ways = ways_for(options, map);
   std::vector<std::string> passed_over;
   std::vector<TempDir> earlier;  // of failed ways: the map may be in the first one
   for (auto way = ways.begin();;) {

@@ -18,7 +18,10 @@ Result<TempDir> make_work_dir();
 /// shown, will stage nothing.
 Result<void> check_stage(const GenOptions& options);
 
-/// Runs APP in the first of ways_to_try() that works here, with a warning when none of the mounts
+/// The ways that run_best() tries, in this order.
+std::vector<Via> ways_for(const GenOptions& options, const PreparedMap& map);
+
+/// Runs APP in the first of ways_for() that works here, with a warning when none of the mounts
 /// does. A map without programs needs no mount.
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
                            const PreparedMap& map, TempDir work);

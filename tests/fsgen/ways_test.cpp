@@ -75,6 +75,51 @@ TEST_F(Ways, fs_gen_falls_back_to_direct_with_a_warning) {
   EXPECT_NE(refused.err.find("/dev/fuse: cannot open"), std::string::npos) << refused.err;
 }
 
+TEST_F(Ways, explain_names_the_way_that_a_run_takes_and_why_not_others) {
+  struct {
+    UserWorld::World world;
+    const char* options;
+    const char* mount;  ///< what is said of it
+    const char* reason;
+  } const cases[] = {
+      {{.forbidden = {}}, "", "yes, serving all files", "way: fusermount3: works"},
+      {{.uid = 0, .forbidden = {}}, "", "yes, serving all files", "way: mount namespace: works"},
+      {{.forbidden = {}, .mtab = "absent"}, "", "yes, serving all files", "/etc/mtab"},
+      {{.fuse = "absent", .forbidden = {"unshare"}},
+       "",
+       "no, none can be made here: the original files are opened",
+       "cannot make a user namespace"},
+      {{.uid = 0, .fuse = "absent", .forbidden = {}},
+       "",
+       "no, none can be made here: the original files are opened",
+       "/dev/fuse"},
+      {{.fuse = "absent", .forbidden = {}},
+       "--via private",
+       "no, none can be made here: the run would fail",
+       "/dev/fuse"},
+      {{.forbidden = {}}, "--via direct", "no, --via direct", ""},
+  };
+  for (const auto& [world, options, mount, reason] : cases) {
+    SCOPED_TRACE(mount + std::string(reason));
+    const auto gen = "$FS_GEN " + std::string(options);
+    const auto told = world_->sh(world, gen + " --explain /usr/bin/git --version");
+    EXPECT_EQ(told.status, 0) << told.err;
+    EXPECT_NE(told.out.find(std::string("\nmount: ") + mount + "\n"), std::string::npos)
+        << told.out;
+    EXPECT_NE(told.out.find(reason), std::string::npos) << told.out;
+    const auto file = "report" + std::to_string(world.uid);  // others may not replace root's
+    const auto ours =
+        world_->sh(world, gen + " -q --json $OUT/" + file + " /usr/bin/git --version");
+    EXPECT_EQ(ours.status == 0, !std::string(mount).ends_with("fail")) << ours.err;
+    if (ours.status != 0) continue;
+    const std::string via = world_->report(file)["via"];
+    EXPECT_EQ(via == "direct", told.out.find(": works\n") == std::string::npos) << via << told.out;
+    if (via != "direct") {
+      EXPECT_NE(told.out.find("\nway: " + via + ": works\n"), std::string::npos) << told.out;
+    }
+  }
+}
+
 TEST_F(Ways, requested_way_is_taken) {
   for (const unsigned uid : {0U, 1500U}) {
     const std::string privately = uid == 0 ? "mount namespace" : "user namespace";
