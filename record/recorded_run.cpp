@@ -362,7 +362,9 @@ void Run::prepare_user_mount() {
                             mount.error().message() + ")");
     if (!options_.quiet)
       lack_.emplace("", "recording in a user namespace: " + lack, mount.error().message(),
-                    "install fuse3 (a setuid fusermount3), or run as root");
+                    mount.error().hint().empty()
+                        ? "install fuse3 (a setuid fusermount3), or run as root"
+                        : mount.error().hint());
   }
   header_.notes.emplace_back(
       "user namespace: other groups show as 65534, chgrp to them fails, setuid programs do not "

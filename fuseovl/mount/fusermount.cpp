@@ -20,6 +20,7 @@ namespace heddle {
 namespace {
 
 constexpr const char* kProgram = "fusermount3";
+constexpr const char* kNoName = "could not determine username";  // util/fusermount.c
 constexpr int kSocketInChild = 3;
 
 /// The last line that fusermount3 wrote, without its name.
@@ -112,7 +113,11 @@ Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& o
   if (outcome.device) return std::move(outcome.device);
   // Mounted, but the device did not arrive.
   if (outcome.status == 0) (void)fusermount_unmount(mount_point, true);
-  return fail(Error(mount_point, "cannot mount", outcome.words));
+  if (outcome.words != kNoName) return fail(Error(mount_point, "cannot mount", outcome.words));
+  const auto uid = std::to_string(::getuid());
+  return fail(mount_point, "cannot mount", "fusermount3 refuses uid " + uid + ", which has no name",
+              "give it an entry in passwd (getent passwd " + uid +
+                  " prints it), or run as root; fs-gen --via private needs no name");
 }
 
 namespace {

@@ -136,6 +136,13 @@ TEST_F(Lifecycle, fusermount3_failure_gives_one_reason) {
                                 "\"$1\" \"$2\" \"$3\"");
   EXPECT_EQ(none.status, 3);
   EXPECT_THAT(none.err, HasSubstr("the program is not installed\nhint: install it"));
+  // Without nsswitch.conf, which may name a service that knows this uid.
+  const auto nameless = run_as_user(dir_, map_,
+                                    "for file in /etc/passwd /etc/nsswitch.conf; do [ ! -e $file ] "
+                                    "|| mount --bind /dev/null $file; done;",
+                                    "\"$1\" \"$2\" \"$3\"");
+  EXPECT_EQ(nameless.status, 3);
+  EXPECT_THAT(nameless.err, HasSubstr("fusermount3 refuses uid 65534, which has no name\nhint: "));
   const auto refused = run_as_user(dir_, map_, "chown 0 \"$3\";", "\"$1\" \"$2\" \"$3\"");
   EXPECT_EQ(refused.status, 3);
   EXPECT_THAT(refused.err, HasSubstr("cannot mount: user has no write access to mountpoint"));

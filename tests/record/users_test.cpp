@@ -63,6 +63,18 @@ TEST_F(RecorderOfUser, reports_a_missing_dev_fuse_with_a_hint) {
   EXPECT_NE(refused.err.find("hint: "), std::string::npos) << refused.err;
 }
 
+TEST_F(RecorderOfUser, without_a_name_is_recorded_in_a_user_namespace_with_the_right_hint) {
+  if (!is_installed("fusermount3")) HEDDLE_SKIP("fusermount3 is not installed");
+  const auto recorded =
+      run_as_user({dir_ / "fs-record", "--out", trace_, "/bin/true"}, {"--name", "no"});
+  EXPECT_EQ(recorded.status, 0) << recorded.err;
+  EXPECT_EQ(read_seen(trace_).header.method, "namespace");
+  EXPECT_NE(recorded.err.find("fusermount3 refuses uid 1500, which has no name\nhint: give it an "
+                              "entry in passwd (getent passwd 1500"),
+            std::string::npos)
+      << recorded.err;
+}
+
 TEST_F(RecorderOfUser, records_under_proot_when_unshare_is_forbidden) {
   if (!is_installed("proot")) HEDDLE_SKIP("proot is not installed");
   const std::vector<std::string> app = {"sh", "-c", "cat /etc/debian_version /no/such; exit 7"};

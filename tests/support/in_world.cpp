@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // in-world [--uid N] [--fuse open|absent] [--mtab open|absent] [--forbid unshare]...
-// [--mounts-below DIR] [--] COMMAND: runs COMMAND as that user in a new mount namespace. There
-// /dev/fuse is as on most nodes (0666) or absent, /etc/mtab may be absent, forbidden system calls
-// fail as under a container runtime, and of heddle's mounts only those below DIR exist. Needs root.
+// [--name yes|no] [--mounts-below DIR] [--] COMMAND: runs COMMAND as that user, who has a name or
+// not, in a new mount namespace. There /dev/fuse is as on most nodes (0666) or absent, /etc/mtab
+// may be absent, forbidden system calls fail as under a container runtime, and of heddle's mounts
+// only those below DIR exist. Needs root.
 
 #include <fcntl.h>
 #include <grp.h>
@@ -105,6 +106,7 @@ int main(int argc, char** argv) {
   std::string fuse = "open";
   std::string mtab = "open";
   std::string mounts_below;
+  std::string name_of_user = "yes";
   unsigned uid = 0;
   int at = 1;
   for (; at + 1 < argc && std::strncmp(argv[at], "--", 2) == 0; at += 2) {
@@ -113,6 +115,7 @@ int main(int argc, char** argv) {
     if (name == "--uid") uid = static_cast<unsigned>(std::atoi(argv[at + 1]));
     if (name == "--fuse") fuse = argv[at + 1];
     if (name == "--mtab") mtab = argv[at + 1];
+    if (name == "--name") name_of_user = argv[at + 1];
     if (name == "--mounts-below") mounts_below = argv[at + 1];
     if (name == "--forbid") forbidden.emplace_back(argv[at + 1]);
   }
@@ -121,7 +124,7 @@ int main(int argc, char** argv) {
   make_dev(fuse == "open");
   if (!mounts_below.empty()) leave_mounts_but(mounts_below);
   if (mtab == "absent") hide_mtab();
-  if (uid != 0) name_user(uid);
+  if (uid != 0 && name_of_user == "yes") name_user(uid);
   if (!forbidden.empty()) forbid(forbidden);
   if (uid != 0) {
     const gid_t groups[] = {uid, 4};  // one supplementary group
