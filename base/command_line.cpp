@@ -37,11 +37,9 @@ class UsageFormatter : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0 || option->get_positional()) return {};
     if (!option->get_option_text().empty()) return " " + option->get_option_text();
-    // Checks append their description to the type: `N:INT in [1 - 64]`.
+    // Checks append their description to the type: `FIELD:{map,mpi}`.
     auto type = option->get_type_name();
-    for (const char* check :
-         {":INT in [", ":UINT in [", ":FLOAT in [", ":{", ":NONNEGATIVE", ":POSITIVE"})
-      type.resize(std::min(type.find(check), type.size()));
+    type.resize(std::min(type.find(":{"), type.size()));
     return type.empty() ? "" : " " + type;
   }
 
@@ -53,6 +51,17 @@ class UsageFormatter : public CLI::Formatter {
 std::string full_name(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() ? app.get_name() : app.get_name() + " " + full_name(*chosen.front());
+}
+
+/// CLI11's text; of a number that it cannot convert ("Could not convert: --tool = x") as that of
+/// number_from().
+std::string text_of(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  constexpr std::string_view kBegin = "Could not convert: ";
+  const auto equals = text.find(" = ");
+  if (!text.starts_with(kBegin) || equals == text.npos) return text;
+  return text.substr(kBegin.size(), equals - kBegin.size()) + ": '" + text.substr(equals + 3) +
+         "' is not a valid number";
 }
 
 /// Reports an unknown word before a missing one, since the unknown word is mostly in its place;
@@ -72,7 +81,7 @@ int parse_error(const CLI::App& app, const CLI::ParseError& error) {
                                              (is_option(*unknown) ? "option" : "command") + " '" +
                                              *unknown + "'");
   }
-  return usage_error(full_name(app), error.what());
+  return usage_error(full_name(app), text_of(error));
 }
 
 }  // namespace

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <charconv>
+#include <concepts>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 namespace heddle {
@@ -50,6 +54,25 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, Value& value,
           names, [](const std::string&) {}, text)
       ->check(CLI::Validator(choose, ""))
       ->type_name(list);
+}
+
+/// A check that an option's value is a number from `least` to `most`, and of this type. CLI11's own
+/// says in another form each time what is wrong.
+template <class Number>
+CLI::Validator number_from(Number least, Number most = std::numeric_limits<Number>::max()) {
+  const auto look = [least, most](const std::string& given) -> std::string {
+    Number number{};
+    const char* const end = given.data() + given.size();
+    const auto parsed = std::from_chars(given.data(), end, number);
+    if (parsed.ec == std::errc() && parsed.ptr == end && number >= least && number <= most)
+      return {};
+    auto wanted =
+        fmt::format("'{}' is not a {}number ", given, std::integral<Number> ? "whole " : "");
+    if (most == std::numeric_limits<Number>::max())
+      return wanted + fmt::format("of {} or more", least);
+    return wanted + fmt::format("from {} to {}", least, most);
+  };
+  return CLI::Validator(look, "");
 }
 
 /// Reports an error of the command line, with `--help` as the hint. Result: exit_usage.

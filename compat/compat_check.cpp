@@ -70,7 +70,7 @@ void add_options(CLI::App& app, CheckOptions& o) {
       ->excludes(server);
   app.add_option("--server-port", o.port, "Port of names without one (50051)")
       ->type_name("PORT")
-      ->check(CLI::Range(1, 65535));
+      ->check(number_from(1, 65535));
   app.add_option("--ca", o.ca, "Talk TLS, with servers whose certificates this authority signed")
       ->type_name("FILE");
   app.add_option("--token-file", o.token_file, "Send the token in FILE to the server")

@@ -75,7 +75,7 @@ class CommandLine {
     sub->add_option_function<std::uint64_t>(
            "--cache-limit", [&s](std::uint64_t mebibytes) { s.limits.bytes = mebibytes << 20; },
            "Size in MiB above which the least recently used decisions are removed (256)")
-        ->check(CLI::Range(0, 1 << 20))
+        ->check(number_from(0, 1 << 20))
         ->option_text("MIB");
     sub->add_option("--log", s.log, "File that gets each line of the hook")
         ->transform(from_here)
@@ -87,7 +87,7 @@ class CommandLine {
     sub->add_option_function<unsigned>(
            "--timeout", [&s](unsigned seconds) { s.limit = std::chrono::seconds(seconds); },
            "Seconds until an unfinished start fails; 0: never (120)")
-        ->check(CLI::Range(0, 86400))
+        ->check(number_from(0, 86400))
         ->option_text("SECONDS");
     add_decision_options(sub);
   }
@@ -225,7 +225,7 @@ CommandLine::CommandLine(std::string_view command, std::vector<std::string> word
   sub = add("verify", "Print what a container's program really loads: swapped, or not and why",
             [this] { return verify(); });
   sub->add_option("PID", pid_, "A running process, as the host numbers it")
-      ->check(CLI::PositiveNumber)
+      ->check(number_from(1))
       ->type_name("");
   sub->add_option("--bundle", image_.bundle, "Inspect what this bundle would start")
       ->option_text("DIR");
@@ -236,7 +236,7 @@ CommandLine::CommandLine(std::string_view command, std::vector<std::string> word
   sub->add_option_function<unsigned>(
          "--timeout", [this](unsigned seconds) { image_.limit = std::chrono::seconds(seconds); },
          "How long the image's ld.so may take before the start (30)")
-      ->check(CLI::Range(1, 3600))
+      ->check(number_from(1, 3600))
       ->option_text("SECONDS");
   sub->add_flag("--json", json_, "As JSON");
   add_decision_options(sub);

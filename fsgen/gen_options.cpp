@@ -163,7 +163,7 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
                "Say what of heddle works on this node and what to do about the rest");
   app.add_option("--compare", out.compare_runs,
                  "Run APP N times without heddle and N times with it, alternating; print the ratio")
-      ->check(CLI::Range(1U, 1000U))
+      ->check(number_from(1U, 1000U))
       ->type_name("N");
   app.add_option("--json", out.json_file,
                  "Write the report here as JSON; -: to stdout, %r: the rank, %h: the host, %p: the "

@@ -457,7 +457,7 @@ int stop_command(int argc, char** argv) {
   add_job(app, o);
   app.add_option("--exit", o.exitcode, "The job's exit status")
       ->type_name("N")
-      ->check(CLI::Range(0, 255));
+      ->check(number_from(0, 255));
   app.add_flag("-e,--error", o.strict, "Fail if the job was stopped already");
   if (const int status = parse(app, argc, argv); status >= 0) return status;
   const auto spool = spool_of(o);

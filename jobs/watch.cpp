@@ -185,10 +185,10 @@ int watch_command(int argc, char** argv) {
       ->type_name("JOB");
   app.add_option("--interval", interval, "Seconds between two pictures (default: 1)")
       ->type_name("S")
-      ->check(CLI::Range(0.05, 3600.0));
+      ->check(number_from(0.05, 3600.0));
   app.add_option("--count", count, "End after N pictures")
       ->type_name("N")
-      ->check(CLI::Range(1, 1000000000));
+      ->check(number_from(1, 1000000000));
   app.add_option("--rows", rows,
                  "Show at most N processes, those with the most CPU first (default: 20)")
       ->type_name("N");

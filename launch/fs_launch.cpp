@@ -115,7 +115,7 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("ID");
   app.add_option("--hold-limit", o.hold_limit, "Hold them this long at most (without a limit)")
       ->type_name("SECONDS")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(number_from(1, 1'000'000));
   app.add_option("--tool", o.tool, "Release held ranks when this process ends")->type_name("PID");
   add_choice<std::string>(app, "--on-tool-exit", o.hold.on_exit,
                           {{"release", "release"}, {"kill", "kill"}},

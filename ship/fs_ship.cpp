@@ -82,7 +82,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--copy-timeout", o.copy_timeout,
                  "End an engine that takes longer (default: 60, and 1 for each 10 MB)")
       ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber);
+      ->check(number_from(1U));
   app.add_option("--launch", o.launch,
                  "Without Slurm: a command that starts the words after it once a node")
       ->type_name("COMMAND");

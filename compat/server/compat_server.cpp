@@ -449,22 +449,22 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("NAME");
   app.add_option("--max-request", o.most_request_bytes, "Largest request in bytes (8388608)")
       ->type_name("N")
-      ->check(CLI::Range(1024, 1 << 30));
+      ->check(number_from(1024, 1 << 30));
   app.add_option("--max-checks", o.most_checks, "Calls at once; more are refused (64)")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000));
+      ->check(number_from(1, 10'000));
   app.add_option("--metrics", o.metrics, "Serve Prometheus metrics on this loopback address")
       ->type_name("HOST:PORT");
   app.add_option("--timeout", o.timeout, "Seconds that one check may take (10)")
       ->type_name("N")
-      ->check(CLI::Range(1, 3600));
+      ->check(number_from(1, 3600));
   app.add_option("--stream-idle", o.stream_idle,
                  "Seconds that a stream may wait for its client (60)")
       ->type_name("N")
-      ->check(CLI::Range(1, 86'400));
+      ->check(number_from(1, 86'400));
   app.add_option("--grace", o.grace, "Seconds that calls in progress have left at the end (5)")
       ->type_name("N")
-      ->check(CLI::Range(0, 3600));
+      ->check(number_from(0, 3600));
 }
 
 /// The default directory of the index: a unit's cache directory, or root's own; empty: the user's

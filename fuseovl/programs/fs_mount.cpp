@@ -89,7 +89,7 @@ void declare(CLI::App& app, Arguments& a) {
            "With --stage: how much that directory may hold (4G)");
   app.add_option("--threads", s.threads,
                  fmt::format("Most threads that answer the kernel ({}, at most 64)", s.threads))
-      ->check(CLI::Range(1, 64))
+      ->check(number_from(1, 64))
       ->type_name("N");
   app.add_option_function<double>(
          "--origin-timeout",
@@ -98,7 +98,7 @@ void declare(CLI::App& app, Arguments& a) {
          },
          fmt::format("Seconds until reads of an unresponsive file system fail ({}; 0: never)",
                      kOriginTimeout.count()))
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_from(0.0, 1e6))
       ->type_name("SECONDS");
   app.add_option("--fallback", s.load.fallback,
                  "Another copy of the bundle, read where the first is damaged")

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/bounded_json.hpp"
+#include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -356,7 +357,7 @@ int retire_command(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option("--days", days, "Jobs that ended so long ago (default: 14)")
             ->type_name("N")
-            ->check(CLI::NonNegativeNumber);
+            ->check(number_from(0.0));
         app.add_flag("-n,--dry-run", dry_run, "Only count");
         app.add_flag("-u,--incomplete", incomplete, "Also jobs whose archives are not all here");
       },
@@ -413,7 +414,7 @@ int top_command(int argc, char** argv) {
         app.add_option("--by", by, "The column to order by (default: cpu_time)")->type_name("NAME");
         app.add_option("-N,--count", count, "So many programs (default: 20)")
             ->type_name("N")
-            ->check(CLI::PositiveNumber);
+            ->check(number_from<std::int64_t>(1));
       },
       [&](const std::string& url) {
         const std::vector<std::string> kColumns = {"exename",  "processes", "duration",

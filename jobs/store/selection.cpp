@@ -8,6 +8,7 @@
 #include <chrono>
 #include <ctime>
 
+#include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/result.hpp"
 #include "jobs/store/schema.hpp"
@@ -147,10 +148,10 @@ void add_selection(CLI::App& app, Selection& s) {
       ->type_name("NAME");
   app.add_option("--limit", s.limit, "At most so many")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from<std::int64_t>(0));
   app.add_option("--offset", s.offset, "Without the first N")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from<std::int64_t>(0));
 }
 
 std::vector<Row> select_jobs(Database& database, const std::string& columns, const Selection& s) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "jobs/store/archive.hpp"
@@ -190,7 +191,7 @@ int show_command(int argc, char** argv) {
              "submitted");
         app.add_option("--limit", limit, "At most so many rows")
             ->type_name("N")
-            ->check(CLI::NonNegativeNumber);
+            ->check(number_from<std::int64_t>(0));
         add_format(app, format);
       },
       [&](const std::string& url) {

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kName = "fs-launch pmix";
 
 void add_seconds(CLI::App& app, int& seconds, const char* text) {
-  app.add_option("--timeout", seconds, text)->type_name("SECONDS")->check(CLI::Range(1, 3600));
+  app.add_option("--timeout", seconds, text)->type_name("SECONDS")->check(number_from(1, 3600));
 }
 
 int run_main(int argc, char** argv) {
@@ -76,7 +76,7 @@ int launch_main(int argc, char** argv) {
   set_usage(app, "fs-launch pmix launch [-n RANKS] [--] PROGRAM ARGS...");
   app.add_option("-n", o.ranks, "The number of ranks (1)")
       ->type_name("RANKS")
-      ->check(CLI::Range(1, 4096));
+      ->check(number_from(1, 4096));
   app.add_option("--report-uri", o.report_uri, "Write the address for tools to this file")
       ->type_name("FILE");
   forbid_empty_values(app);

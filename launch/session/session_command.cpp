@@ -268,7 +268,7 @@ void add_create_options(CLI::App& sub, CreateOptions& o) {
   sub.add_option("--tool", o.tool, "The session ends with this process")->type_name("PID");
   sub.add_option("--timeout", o.seconds, "Seconds until all nodes have answered (30)")
       ->type_name("SECONDS")
-      ->check(CLI::Range(1, 3600));
+      ->check(number_from(1, 3600));
 }
 
 }  // namespace

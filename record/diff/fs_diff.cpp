@@ -119,7 +119,7 @@ void add_output(CLI::App& app, FsDiffOptions& o) {
     app.add_flag_function(flag, set, flag_text);
     app.add_option_function<std::int64_t>(option, set, option_text)
         ->type_name("N")
-        ->check(CLI::NonNegativeNumber);
+        ->check(number_from<std::int64_t>(0));
   };
   add_style("-u{3},--unified{3}", "Unified script with 3 events of context (default)", "-U",
             "Unified script with N events of context", diff::ScriptStyle::unified);
@@ -143,11 +143,11 @@ void add_local(CLI::App& app, diff::CompareOptions& o) {
   app.add_option("--local", o.local_count,
                  "The K best; 0: none (1, unless that takes over about a second)")
       ->type_name("K")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from<std::int64_t>(0));
   const auto add = [&](const char* name, std::int32_t& score, const char* text) {
     app.add_option(name, score, text)
         ->type_name("N")
-        ->check(CLI::Range(-1'000'000'000, 1'000'000'000));
+        ->check(number_from(-1'000'000'000, 1'000'000'000));
   };
   add("--match", o.scores.match, "Score of a match (1)");
   add("--mismatch", o.scores.mismatch, "Score of a mismatch (-1)");

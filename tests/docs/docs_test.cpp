@@ -143,6 +143,39 @@ TEST_F(Docs, all_programs_report_an_unknown_option_alike) {
   }
 }
 
+TEST_F(Docs, all_programs_report_a_wrong_number_alike) {
+  int options = 0;
+  const auto check = [&](const Strings& command, const std::string& program,
+                         const std::string& name) {
+    auto ask = command;
+    ask.emplace_back("--help");
+    const auto help = run_checked(ask).out;
+    static const std::regex number(
+        "\n +(?:-\\w,)?(--[a-z-]+) (?:N|K|S|M|MIB|PID|PORT|SECONDS|SIZE)[ \n]");
+    for (std::sregex_iterator at(help.begin(), help.end(), number), end; at != end; ++at) {
+      const auto option = at->str(1);
+      for (const std::string value : {"x", "-1.5"}) {
+        auto wrong = command;
+        wrong.insert(wrong.end(), {option, value});
+        const auto done = run(wrong);
+        EXPECT_EQ(done.status, 2) << option;
+        EXPECT_TRUE(done.err.starts_with(program + ": " + option + ": '" + value + "' is not a"))
+            << done.err;
+        EXPECT_THAT(done.err, ::testing::EndsWith("\nhint: see " + name + " --help\n"));
+        EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 2) << done.err;
+      }
+      ++options;
+    }
+  };
+  for (const auto& path : installed_programs()) {
+    const auto program = ask_for_help(path);
+    check({path}, program.name, program.name);
+    for (const auto& [name, subcommand] : program.subcommands)
+      check({path, name}, program.name, program.name + " " + name);
+  }
+  EXPECT_GT(options, 20);
+}
+
 TEST(DocsMan, lines_contain_no_accidental_troff_request) {
   for (const auto& entry : fs::directory_iterator(source("docs/man")))
     EXPECT_FALSE(std::regex_search(text_of(entry.path().string()), std::regex("\n[.'][^. ]")))
