@@ -66,6 +66,9 @@ Writes writes_to(const OverlayContent& content) {
 Result<std::string> check_mount_point(const MountSettings& settings) {
   const std::string& directory = settings.mount_point;
   const std::string path = TRY(resolve_mount_point(directory));
+  if (path == "/")
+    return fail(directory, "cannot mount here", "it would hide the root directory",
+                "make an empty directory for it");
   if (settings.exchange) return path;
   if (is_heddle_mount(path))
     return fail(directory, "cannot mount here",

@@ -131,6 +131,17 @@ TEST_F(Lifecycle, little_address_space_is_enough) {
   EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
 }
 
+TEST_F(Lifecycle, root_directory_is_no_mount_point) {
+  for (const std::string root : {"/", "//", "/..", "/proc/self/root"}) {
+    // In a mount namespace of its own, should it be mounted all the same.
+    const auto refused = run({"unshare", "-m", fs_mount(), map_, root});
+    EXPECT_EQ(refused.status, 3) << root;
+    EXPECT_EQ(refused.err, "fs-mount: " + root +
+                               ": cannot mount here: it would hide the root directory\n"
+                               "hint: make an empty directory for it\n");
+  }
+}
+
 TEST_F(Lifecycle, fusermount3_failure_gives_one_reason) {
   const auto none = run_as_user(dir_, map_, "mount --bind /dev/null \"$(command -v fusermount3)\";",
                                 "\"$1\" \"$2\" \"$3\"");
