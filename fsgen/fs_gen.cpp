@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -263,7 +264,15 @@ AppEnd explain(const GenOptions& options, const PreparedMap& map, bool plain,
 }
 
 /// `fs-gen cache show|clear`.
-int manage_cache(std::string_view what) {
+int manage_cache(const std::vector<std::string>& words) {
+  const auto what = words.size() == 1 ? words[0] : "";
+  if (what != "show" && what != "clear") {
+    report(Error("cache", words.empty() ? "a word is missing" : "unknown words",
+                 fmt::format("{}", fmt::join(words, " ")),
+                 "fs-gen cache show, or fs-gen cache clear; a program named cache is run by fs-gen "
+                 "-- cache"));
+    return exit_usage;
+  }
   const auto cache = value_or_throw(RunCache::open());
   if (what == "clear")
     cache.clear();
@@ -335,11 +344,8 @@ std::optional<OutputFile> prepare_outputs(const GenOptions& options) {
 }
 
 int run_program(int argc, const char* const* argv) {
-  if (argc == 3 && std::string_view(argv[1]) == "cache")
-    if (const std::string_view what = argv[2]; what == "show" || what == "clear")
-      return manage_cache(what);
-  if (argc == 2 && std::string_view(argv[1]) == "cache" && !find_program("cache"))
-    throw Error("cache", "what is to be done?", "", "fs-gen cache show, or fs-gen cache clear");
+  if (argc > 1 && std::string_view(argv[1]) == "cache")
+    return manage_cache({argv + 2, argv + argc});
   const auto parsed = parse_gen_options(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   const GenOptions& options = *parsed.options;

@@ -315,9 +315,19 @@ TEST_F(RunCache, show_names_the_programs_and_clear_forgets_them) {
   EXPECT_EQ(gen({"cache", "clear"}).status, 0);
   EXPECT_TRUE(entries().empty());
   EXPECT_FALSE(is_cached({app_}, 1));
-  const auto vague = gen({"cache"});
-  EXPECT_NE(vague.status, 0);
-  EXPECT_THAT(vague.err, HasSubstr("fs-gen cache show, or fs-gen cache clear"));
+}
+
+TEST_F(RunCache, words_that_cache_does_not_know_are_refused_and_a_program_of_that_name_runs) {
+  for (const Words& words : {Words{"cache"}, Words{"cache", "shwo"}, Words{"cache", "show", "x"},
+                             Words{"cache", "--help"}}) {
+    const auto wrong = gen(words);
+    EXPECT_EQ(wrong.status, 2) << wrong.err;
+    EXPECT_THAT(wrong.err, HasSubstr("fs-gen: cache: "));
+    EXPECT_THAT(wrong.err, HasSubstr("\nhint: fs-gen cache show, or fs-gen cache clear; a program "
+                                     "named cache is run by fs-gen -- cache\n"));
+  }
+  write_text_file(dir_ / "bin/cache", "#!/bin/sh\nexec echo ran $1\n", 0755);
+  EXPECT_EQ(sh("PATH=$DIR/bin:$PATH; $FS_GEN -- cache show; $FS_GEN cache shwo").out, "ran show\n");
 }
 
 TEST_F(RunCache, what_a_run_loads_and_executes_is_guided_in_the_next) {
