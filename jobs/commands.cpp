@@ -237,6 +237,14 @@ int run_plain(const Words& command) {
   return report_exec_failure(command[0], error);
 }
 
+/// Before the command runs, which may take days.
+void check_results(const Spool& spool, const std::string& directory) {
+  if (::access(directory.c_str(), W_OK | X_OK) == 0) return;
+  warn(Error::from_errno(
+      directory, "the job's archive cannot be written here", errno,
+      "when the command has ended: fs-job stage --left --jobid " + spool.jobid() + " --to DIR"));
+}
+
 /// The job of `fs-job run`s: the first creates it, the last one to leave stages it.
 class RunJob {
  public:
@@ -261,6 +269,7 @@ class RunJob {
       if (stage_killed(spool, fd, job, o)) continue;
       (void)::flock(fd.get(), LOCK_SH);
       if (job.is_null()) {
+        check_results(spool, absolute(o.to));
         job = new_job(spool, o);
         job["run"] = true;
         // Of several nodes each has another start: submit merges what overlaps.

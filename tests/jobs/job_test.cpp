@@ -214,13 +214,17 @@ TEST_F(Collected, an_epilog_writes_what_a_killed_run_has_left) {
 
 TEST_F(Collected, a_run_that_could_not_be_written_takes_no_later_one_with_it) {
   fs::create_directory(dir_ / "to");
-  auto result = sh(fs_job_ + " run --to missing/directory -- sh -c 'exit 3'");
+  auto result = sh(fs_job_ + " run --to missing/directory -- sh -c 'echo runs >&2; exit 3'");
   EXPECT_EQ(result.status, 3);
+  const auto warned =
+      result.err.find("missing/directory: the job's archive cannot be written here");
+  EXPECT_LT(warned, result.err.find("runs\n")) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("No such file"), HasSubstr("stage --left --jobid")));
   // The next writes both: its own, and that one into the same directory.
   result = sh(fs_job_ + " run --to to -- sh -c 'exit 4'");
   EXPECT_EQ(result.status, 4);
   EXPECT_THAT(result.err, HasSubstr(dir_ / "to/"));
+  EXPECT_THAT(result.err, testing::Not(HasSubstr("cannot be written")));
   std::set<int> statuses;
   for (const auto& entry : fs::directory_iterator(dir_ / "to"))
     statuses.insert(read_job(entry.path()).job["exitcode"].get<int>());
