@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/gen_options.hpp"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -8,6 +10,7 @@
 
 #include "base/command_line.hpp"
 #include "base/launch/rank.hpp"
+#include "base/log.hpp"
 
 namespace heddle {
 
@@ -189,6 +192,12 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   // The daemon's working directory is `/`.
   if (!out.stage.empty()) out.stage = std::filesystem::absolute(out.stage).string();
   if (!out.fallback.empty()) out.fallback = std::filesystem::absolute(out.fallback).string();
+  adapt_to_rank(out);
+  // A site's lists, and fs-launch's, may name what other nodes have.
+  for (const auto& [name, list] : {std::pair("--slow", &out.slow), std::pair("--fast", &out.fast)})
+    for (const auto& directory : *list)
+      if (out.first_rank && ::access(directory.c_str(), F_OK) != 0)
+        warn(Error::from_errno(name + (" " + directory), "has no effect"));
   const auto add_site = [](const char* variable, std::vector<std::string>& list) {
     const char* value = std::getenv(variable);
     std::istringstream words(value ? value : "");
@@ -200,7 +209,6 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   // The cache's key has them.
   for (auto* list : {&out.slow, &out.fast})
     for (auto& directory : *list) directory = std::filesystem::absolute(directory).string();
-  adapt_to_rank(out);
   return {std::move(out), 0};
 }
 

@@ -37,6 +37,16 @@ TEST_F(Report, unusable_staging_directory_is_named) {
   EXPECT_EQ(second.err, "") << "the first rank warns for all";
 }
 
+TEST_F(Report, slow_or_fast_directory_that_is_not_there_is_named) {
+  EXPECT_EQ(sh("$FS_GEN -q --slow /no/such --slow tmp --fast=tmp/typo /bin/true").err,
+            "fs-gen: warning: --slow /no/such: has no effect: No such file or directory\n"
+            "fs-gen: warning: --fast tmp/typo: has no effect: No such file or directory\n");
+  for (const char* elsewhere :
+       {"HEDDLE_SLOW=/no/such $FS_GEN -q", "HEDDLE_FAST=/no/such $FS_GEN -q",
+        "PMI_RANK=1 $FS_GEN -q --slow /no/such"})
+    EXPECT_EQ(sh(std::string(elsewhere) + " /bin/true").err, "") << elsewhere;
+}
+
 TEST_F(Report, missing_staging_directory_is_made) {
   // A group may write to what is made with this umask, so that it could not be used.
   const auto ours = sh("umask 002; $FS_GEN -q --stage job/node /bin/sh -c 'exit 4'");
