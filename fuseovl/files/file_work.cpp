@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/file_work.hpp"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -191,6 +192,8 @@ std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
   options.keep->push_back(sockets.other.get());
   auto child = value_or_throw(fork_child(options, [&] {
     (void)::chdir("/");
+    // A table of descriptors that threads share grows by synchronize_rcu: so it grows before.
+    (void)Fd(::fcntl(sockets.other.get(), F_DUPFD_CLOEXEC, 2 * kMostPacketFds));
     FileSender files(sockets.other.get());
     const auto run = [&files](Group& group) {
       group.run();
