@@ -36,8 +36,9 @@ constexpr std::uint64_t kReadAhead = std::uint64_t{4} << 20;
 constexpr std::size_t kJobsPerWorker = 2000;
 /// To read a file that changes meanwhile; a new hard link counts as a change.
 constexpr unsigned kMaxAttempts = 3;
-/// An image chooses how many files are read.
+/// An image chooses how many files are read, and how long their strings are: at worst 64 MiB.
 constexpr std::size_t kMostRemembered = 1024;
+constexpr std::size_t kLargestRemembered = std::size_t{64} << 10;
 
 Error cannot_read(const std::string& path, const std::string& reason) {
   return Error::with_code(EBADMSG, path, "cannot read as ELF", reason);
@@ -235,13 +236,19 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
   auto result = std::move(*entry->second);
   known_.erase(entry);
   pump(Wait::none);
-  if (result && options_.cache_dir.empty() && remembered_.size() < kMostRemembered)
-    remembered_.try_emplace(std::pair(result->stamp, detail), *result);
+  if (result && options_.cache_dir.empty()) remember(*result, detail);
   // Not cached if the file was replaced between look-up and reading.
   if (result)
     if (const auto kept = to_keep_.extract(std::pair(result->stamp, detail)))
       cache().add(*result, detail, kept.mapped());
   return result;
+}
+
+void CachedFacts::remember(const FileFacts& facts, FactsDetail detail) {
+  Encoder coder;
+  coder(facts.elf);
+  if (remembered_.size() < kMostRemembered && coder.take().size() <= kLargestRemembered)
+    remembered_.try_emplace(std::pair(facts.stamp, detail), facts);
 }
 
 void CachedFacts::save() {

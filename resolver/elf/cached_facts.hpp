@@ -127,6 +127,7 @@ class CachedFacts : public FactsSource {
   FactsCache& cache();
   Result<OpenedFile> open(const std::string& path) const;
   std::optional<FileFacts> look_up(const OpenedFile& file, FactsDetail detail);
+  void remember(const FileFacts& facts, FactsDetail detail);
   Result<void> start(const Key& key);
   std::vector<Job> look_up_all(std::vector<Job> jobs);
   void enqueue(std::vector<Job> jobs);

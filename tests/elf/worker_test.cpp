@@ -99,6 +99,16 @@ TEST_F(Pool, reads_prefetched_files_once) {
   EXPECT_EQ(pool.counters().parsed, 101U);
 }
 
+TEST_F(Pool, remembers_no_long_strings_of_an_image) {
+  const auto library =
+      build("libb.so", "int b;", {"-shared", "-fPIC", "-Wl,-rpath,/" + std::string(70'000, 'x')});
+  CachedFacts pool(options());
+  for (unsigned reads = 1; reads <= 2; ++reads) {
+    EXPECT_TRUE(pool.facts(library, FactsDetail::loader));
+    EXPECT_EQ(pool.counters().parsed, reads);
+  }
+}
+
 TEST_F(Pool, reports_a_worker_that_cannot_start) {
   for (const auto& worker : {path("no worker"), std::string("/bin/false")}) {
     auto with = options();

@@ -73,7 +73,7 @@ TEST(JobOnNodes, elements_of_arrays_and_requeued_jobs_are_jobs_of_their_own) {
       "scontrol requeue $id; "
       "for i in $(seq 300); do [ $(ls to/*.gz | wc -l) = 4 ] && break; "
       "scontrol update job=$id StartTime=now 2>/dev/null; sleep 0.1; done; "
-      "ls to; squeue; scontrol show job $id",
+      "ls to; squeue; scontrol show job $id; cat out",
       {.deadline = 120s});
   const auto database = " --db " + (dir / "jobs.db") + " ";
   const auto stored = cluster.sh(fs_job + " submit" + database + "to/* && " + fs_job + " query" +
