@@ -173,14 +173,15 @@ TEST_P(PowerfulService, clients_take_nothing_from_a_confined_process_that_listen
   const auto id = make_session();
   ASSERT_NE(id, "");
   const auto relay = sockets_ / fs::path("session." + id);
-  fs::rename(relay, dir_ / "home/aside");
+  const auto aside = sockets_ / fs::path("aside");
+  fs::rename(relay, aside);
   attack(strict, "session." + id, [&](bool is_free) {
     const auto done = session({"daemon", id, "--wait", "--", "true"});
     EXPECT_NE(done.status, 0);
     if (is_free) return;
     EXPECT_THAT(done.err, HasSubstr("another process listens in place"));
   });
-  fs::rename(dir_ / "home/aside", relay);
+  fs::rename(aside, relay);
   EXPECT_EQ(session({"destroy", id}).status, 0);
 
   // fs-hook run and the server of its container.

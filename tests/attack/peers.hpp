@@ -20,6 +20,7 @@
 
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
+#include "base/mounts.hpp"
 #include "base/run_directory.hpp"
 #include "tests/support/fuse_kernel.hpp"
 #include "tests/support/prelude.hpp"
@@ -53,12 +54,19 @@ inline Fd connect_by_path(const std::string& path) {
   return Fd();
 }
 
-/// Every kind of daemon, run by root in a network namespace that the attackers share.
+/// Every kind of daemon, run by root in namespaces that the attackers share. Other tests' abstract
+/// sockets, socket directory and mounts are not in them.
 class Peer : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    // Excludes other programs' abstract sockets.
-    if (::geteuid() == 0) (void)::unshare(CLONE_NEWNET);
+    if (::geteuid() != 0) return;
+    const auto sockets = value_or_throw(RunDirectory::open()).path();
+    ASSERT_EQ(::unshare(CLONE_NEWNET | CLONE_NEWNS), 0);
+    ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(::mount("tmpfs", sockets.c_str(), "tmpfs", 0, "mode=0700"), 0);
+    // A copy of a mount keeps its daemon alive.
+    for (const auto& mount : value_or_throw(list_mounts()))
+      if (mount.type.starts_with("fuse.heddle")) (void)::umount2(mount.point.c_str(), MNT_DETACH);
   }
   void SetUp() override {
     if (::geteuid() != 0) HEDDLE_SKIP("not root");
