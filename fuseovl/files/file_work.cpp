@@ -2,7 +2,11 @@
 #include "fuseovl/files/file_work.hpp"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +24,7 @@
 #include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/exit_code.hpp"
+#include "base/file_systems.hpp"
 #include "base/mounts.hpp"
 #include "fuseovl/session/shared.hpp"
 
@@ -30,21 +35,23 @@ using std::chrono::milliseconds;
 using State = WorkResult::State;
 using Pieces = std::vector<std::size_t>;
 
+constexpr std::uint64_t kResolveCached = 0x20;  // RESOLVE_CACHED; headers before Linux 5.12 lack it
+
 bool is_below(std::string_view path, std::string_view directory) {
   return directory == "/" || (path.starts_with(directory) &&
                               (path.size() == directory.size() || path[directory.size()] == '/'));
 }
 
-/// The pieces by the mount that they are on, by their names alone.
-std::vector<Pieces> by_mount(std::size_t count, const FileWork& work) {
+/// `pieces` by the mount that they are on, by their names alone.
+std::vector<Pieces> by_mount(const Pieces& pieces, const FileWork& work) {
   const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
   std::map<const MountEntry*, Pieces> groups;
   std::string_view last_directory;  // files of one directory mostly follow each other
   const MountEntry* last = nullptr;
-  for (std::size_t piece = 0; piece < count; ++piece) {
+  for (const auto piece : pieces) {
     const auto path = work.path_of(piece);
     const auto directory = path.substr(0, path.rfind('/') + 1);
-    if (piece == 0 || directory != last_directory) {
+    if (groups.empty() || directory != last_directory) {
       last = nullptr;
       for (const auto& mount : mounts)
         if (is_below(path, mount.point) && (!last || mount.point.size() >= last->point.size()))
@@ -54,7 +61,7 @@ std::vector<Pieces> by_mount(std::size_t count, const FileWork& work) {
     groups[last].push_back(piece);
   }
   std::vector<Pieces> out;
-  for (auto& [mount, pieces] : groups) out.push_back(std::move(pieces));
+  for (auto& [mount, group] : groups) out.push_back(std::move(group));
   return out;
 }
 
@@ -178,13 +185,52 @@ bool is_silent(const SharedArray<Progress>& progress, const std::vector<Pieces>&
   return some_do_not_answer;
 }
 
+/// Does what can be done at once, and returns the pieces that are left.
+Pieces do_at_once(const FileWork& work, std::vector<WorkResult>& results) {
+  Pieces left;
+  for (std::size_t piece = 0; piece < results.size(); ++piece) {
+    WorkPlace place{[] {}, [&](Fd file) { results[piece].file = std::move(file); }};
+    if (work.at_once && work.at_once(piece, place))
+      results[piece].state = State::done;
+    else
+      left.push_back(piece);
+  }
+  return left;
+}
+
 }  // namespace
+
+LocalRoot::LocalRoot() {
+  struct statx root {};
+  Fd directory(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || locality_of(directory.get()) < Locality::local ||
+      ::statx(directory.get(), "", AT_EMPTY_PATH, STATX_TYPE, &root) != 0)
+    return;
+  root_ = std::move(directory);
+  device_ = ::makedev(root.stx_dev_major, root.stx_dev_minor);
+}
+
+Fd LocalRoot::open(const std::string& path, int flags, std::uint64_t resolve) const {
+  if (!root_) return Fd();
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC;
+  how.resolve = resolve | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS | kResolveCached;
+  return Fd(static_cast<int>(::syscall(SYS_openat2, -1, path.c_str(), &how, sizeof(how))));
+}
+
+bool LocalRoot::has(int file) const {
+  if (::fcntl(file, F_GET_SEALS) >= 0) return true;  // memfd_create(2)
+  struct statx status {};
+  return root_ && ::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) == 0 &&
+         ::makedev(status.stx_dev_major, status.stx_dev_minor) == device_;
+}
 
 std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
   std::vector<WorkResult> results(count);
-  if (count == 0) return results;
+  const auto left = do_at_once(work, results);
+  if (left.empty()) return results;
   auto sockets = value_or_throw(make_socket_pair());
-  const auto groups = by_mount(count, work);
+  const auto groups = by_mount(left, work);
   const SharedArray<std::atomic<State>> states(count);
   const SharedArray<Progress> progress(groups.size());
   for (std::size_t i = 0; i < groups.size(); ++i) progress[i].at_ms = monotonic_ms();
@@ -227,7 +273,7 @@ std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
   }
   while (auto packet = receive_packet(sockets.one.get(), milliseconds(0)))
     take_files(*packet, results);
-  for (std::size_t piece = 0; piece < count; ++piece) results[piece].state = states[piece];
+  for (const auto piece : left) results[piece].state = states[piece];
   const bool all_done =
       std::ranges::all_of(results, [](const auto& result) { return result.state == State::done; });
   if (!all_done) child.abandon();

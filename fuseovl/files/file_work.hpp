@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,7 +16,23 @@ namespace heddle {
 
 // Files of others are opened and checked in one child process. A thread that waits for a file
 // system that does not answer cannot be killed, nor can its process, so the child is abandoned
-// then. Any file system may be such: nothing is assumed local.
+// then. Any file system may be such but a local one of the root directory, and links and mounts
+// lead elsewhere at any time: only the kernel can tell, as it opens a file, that it asked nobody.
+
+/// The root file system, if it is local. No method waits for a file server.
+class LocalRoot {
+ public:
+  LocalRoot();
+  /// Opens `path` (absolute) if the kernel has all of its names in its caches and none leads to
+  /// another mount; else, and before Linux 5.12, no descriptor. `resolve`: more of openat2's flags.
+  Fd open(const std::string& path, int flags, std::uint64_t resolve = 0) const;
+  /// Whether `file` is on it, or in memory only.
+  bool has(int file) const;
+
+ private:
+  Fd root_;  ///< none: it is not local
+  dev_t device_ = 0;
+};
 
 /// The connection of a thread of the child with the parent.
 struct WorkPlace {
@@ -29,6 +48,8 @@ struct FileWork {
   std::function<void(std::size_t, WorkPlace&)> work;
   /// The absolute path of a piece's file; empty: unknown.
   std::function<std::string_view(std::size_t)> path_of;
+  /// Does one piece in the caller if that cannot wait for a file server; false: the child does it.
+  std::function<bool(std::size_t, WorkPlace&)> at_once = {};
   /// Descriptors that the child keeps.
   std::vector<int> kept = {};
 };
@@ -43,9 +64,9 @@ struct WorkResult {
   Fd file;  ///< from WorkPlace::give; may be lost where the user has too many in flight
 };
 
-/// Does `count` pieces of work in a child, in at least one thread for each mount that path_of() is
-/// on, and in more where it is slow. Ends when each piece is done or on a mount that has not
-/// answered for the limit.
+/// Does `count` pieces of work, most in a child: in at least one thread for each mount that
+/// path_of() is on, and in more where it is slow. Ends when each piece is done or on a mount that
+/// has not answered for the limit.
 std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work);
 
 }  // namespace heddle

@@ -68,21 +68,28 @@ Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
   if (!bytes) return fail_errno(path, "cannot be read");
   std::error_code none;
   const auto whole = std::filesystem::absolute(path, none).string();  // the child is elsewhere
-  FileWork work{.limit = limit,
-                .work =
-                    [&](std::size_t, WorkPlace& place) {
-                      Result<Fd> own = Fd();
-                      if (open < 0) own = open_regular(whole);
-                      const int file = open >= 0 ? open : own ? own->get() : -1;
-                      found->code = !own ? own.error().code()
-                                    : ::fstat(file, &found->status) != 0
-                                        ? errno
-                                        : copy(file, bytes.get(), found->status, place);
-                      if (found->code == 0 && own && *own && is_bundle(bytes.get()))
-                        place.give(std::move(*own));
-                    },
-                .path_of = [&](std::size_t) { return std::string_view(whole); },
-                .kept = {bytes.get()}};
+  const auto read = [&](Result<Fd> own, WorkPlace& place) {
+    const int file = open >= 0 ? open : own ? own->get() : -1;
+    found->code = !own ? own.error().code()
+                  : ::fstat(file, &found->status) != 0
+                      ? errno
+                      : copy(file, bytes.get(), found->status, place);
+    if (found->code == 0 && own && *own && is_bundle(bytes.get())) place.give(std::move(*own));
+  };
+  const LocalRoot root;
+  FileWork work{
+      .limit = limit,
+      .work = [&](std::size_t,
+                  WorkPlace& place) { read(open >= 0 ? Fd() : open_regular(whole), place); },
+      .path_of = [&](std::size_t) { return std::string_view(whole); },
+      .at_once =
+          [&](std::size_t, WorkPlace& place) {
+            const Fd handle = open >= 0 ? Fd() : root.open(whole, O_PATH);
+            if (open >= 0 ? !root.has(open) : !handle) return false;
+            read(open >= 0 ? Fd() : open_regular_at(handle.get(), whole), place);
+            return true;
+          },
+      .kept = {bytes.get()}};
   if (open >= 0) work.kept.push_back(open);
   auto result = std::move(work_on_files(1, work)[0]);
   if (result.state != WorkResult::State::done)

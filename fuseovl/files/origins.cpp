@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
@@ -41,6 +42,9 @@ constexpr const char* kOtherSize = "size";
 /// The directories above the files, each examined once. Safe for many threads.
 class Directories {
  public:
+  /// With `at_once` only the directories above files that it has just opened are examined.
+  explicit Directories(const LocalRoot* at_once = nullptr) : at_once_(at_once) {}
+
   /// What lstat(2) says of all directories above a file.
   struct Way {
     struct Rights {
@@ -54,19 +58,21 @@ class Directories {
     std::vector<Rights> closed;  ///< those that not everybody may search
   };
 
-  /// A path that is not absolute, or cannot be examined, is closed.
-  const Way& way_to(std::string_view path) {
+  /// A path that is not absolute, or cannot be examined, is closed; at once there is none to it.
+  const Way* way_to(std::string_view path) {
     static const Way unknown{false, false, false, {Way::Rights()}};
     const auto slash = path.rfind('/');
-    if (slash == path.npos || !path.starts_with('/')) return unknown;
+    if (slash == path.npos || !path.starts_with('/')) return at_once_ ? nullptr : &unknown;
     const auto directory = path.substr(0, std::max<std::size_t>(slash, 1));
     {
       const std::lock_guard hold(mutex_);
-      if (const auto known = known_.find(directory); known != known_.end()) return known->second;
+      if (const auto known = known_.find(directory); known != known_.end()) return &known->second;
     }
-    Way way = slash == 0 ? Way{false, true, false, {}} : way_to(directory);
+    const Way* above = slash == 0 ? nullptr : way_to(directory);
     struct stat status {};
-    const bool seen = ::lstat(std::string(directory).c_str(), &status) == 0;
+    const bool seen = (above || slash == 0) && look_at(std::string(directory), above, status);
+    if (at_once_ && !seen) return nullptr;
+    Way way = above ? *above : Way{false, true, false, {}};
     way.sticky = (status.st_mode & 022) != 0;
     const bool is_ours = status.st_uid == 0 || status.st_uid == self_;
     way.trusted =
@@ -77,12 +83,21 @@ class Directories {
     else if (!S_ISLNK(status.st_mode) && (status.st_mode & S_IXOTH) == 0)
       way.closed.push_back({status.st_mode, status.st_uid, status.st_gid});
     const std::lock_guard hold(mutex_);
-    return known_.emplace(directory, std::move(way)).first->second;
+    return &known_.emplace(directory, std::move(way)).first->second;
   }
   /// Root's mount shows its files to all users, past the rights of the directories above them.
   bool are_shown_to_others() const { return self_ == 0; }
 
  private:
+  /// At once a name that others may have exchanged is not looked up again.
+  bool look_at(const std::string& path, const Way* above, struct stat& status) const {
+    if (!at_once_ || !above || (above->trusted && !above->sticky))
+      return ::lstat(path.c_str(), &status) == 0;
+    const Fd handle = at_once_->open(path, O_PATH | O_NOFOLLOW);
+    return handle && ::fstat(handle.get(), &status) == 0;
+  }
+
+  const LocalRoot* at_once_;
   const uid_t self_ = ::geteuid();
   std::mutex mutex_;
   std::map<std::string, Way, std::less<>> known_;
@@ -112,8 +127,17 @@ struct Opened {
   const Directories::Way* way = nullptr;
 };
 
+/// The way to the file that `file` was opened as, over links; nullptr: see Directories::way_to().
+const Directories::Way* real_way(const Fd& file, Directories& directories) {
+  std::array<char, PATH_MAX> real{};
+  const auto link = "/proc/self/fd/" + std::to_string(file.get());
+  const ssize_t size = ::readlink(link.c_str(), real.data(), real.size());
+  return directories.way_to(
+      std::string_view(real.data(), size > 0 ? static_cast<std::size_t>(size) : 0));
+}
+
 Opened open_by_path(const std::string& path, Directories& directories) {
-  const Directories::Way& way = directories.way_to(path);
+  const Directories::Way& way = *directories.way_to(path);
   struct stat status {};
   const bool found = ::lstat(path.c_str(), &status) == 0;
   // Where no other can replace the file, fewer system calls than open_regular(). A map may name
@@ -124,12 +148,28 @@ Opened open_by_path(const std::string& path, Directories& directories) {
   const bool plain = found && !way.links && !S_ISLNK(status.st_mode);
   Opened out{open_regular(path), &way};
   if (!out.file || plain || !directories.are_shown_to_others()) return out;
-  std::array<char, PATH_MAX> real{};
-  const auto link = "/proc/self/fd/" + std::to_string(out.file->get());
-  const ssize_t size = ::readlink(link.c_str(), real.data(), real.size());
-  out.way = &directories.way_to(
-      std::string_view(real.data(), size > 0 ? static_cast<std::size_t>(size) : 0));
+  out.way = real_way(*out.file, directories);
   return out;
+}
+
+/// nullopt: a file server might be asked, or the file cannot be opened.
+std::optional<Opened> open_at_once(const std::string& path, const LocalRoot& root,
+                                   Directories& directories) {
+  Fd handle = root.open(path, O_PATH, RESOLVE_NO_SYMLINKS);
+  const bool plain = static_cast<bool>(handle);
+  if (!plain) handle = root.open(path, O_PATH);
+  if (!handle) return std::nullopt;
+  const auto* way = plain ? directories.way_to(path) : real_way(handle, directories);
+  if (!way) return std::nullopt;
+  struct stat status {};
+  if (plain && way->trusted && !way->sticky) {
+    // Not through /proc, which takes longer: no other can have replaced the file.
+    if (::fstat(handle.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+    Fd file = root.open(path, O_RDONLY | O_NONBLOCK, RESOLVE_NO_SYMLINKS);
+    return file ? std::optional(Opened{std::move(file), way}) : std::nullopt;
+  }
+  auto file = open_regular_at(handle.get(), path);
+  return file ? std::optional(Opened{std::move(file), way}) : std::nullopt;
 }
 
 Finding failed(const char* wrong, int code) {
@@ -158,13 +198,10 @@ void compare(const MapObject& object, int file, Compare how, const WorkPlace& pl
   }
 }
 
-/// With `keep` the open file goes to `place`.
-Finding check(const MapObject& object, bool keep, Compare how, Directories& directories,
-              const WorkPlace& place) {
-  auto [file, way] = open_by_path(object.path, directories);
-  if (!file) return failed_to_open(file.error().code());
+/// `out.wrong`: fstat(2) fails, or it is not a regular file.
+Finding examine(const Opened& opened, bool narrows) {
   struct stat status {};
-  if (::fstat(file->get(), &status) != 0) return failed("cannot stat", errno);
+  if (::fstat(opened.file->get(), &status) != 0) return failed("cannot stat", errno);
   if (!S_ISREG(status.st_mode)) return failed_to_open(ENOEXEC);
   Finding out;
   out.stamp = file_stamp(status);
@@ -174,12 +211,37 @@ Finding check(const MapObject& object, bool keep, Compare how, Directories& dire
   out.gid = status.st_gid;
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
   thread_local FileSystems file_systems;
-  out.locality = file_systems.locality(file->get(), out.stamp);
-  out.is_on_fuse = file_systems.is_fuse(file->get(), out.stamp);
-  if (directories.are_shown_to_others()) narrow(out, *way);
-  compare(object, file->get(), how, place, out);
-  if (keep && out.usable) place.give(std::move(*file));
+  out.locality = file_systems.locality(opened.file->get(), out.stamp);
+  out.is_on_fuse = file_systems.is_fuse(opened.file->get(), out.stamp);
+  if (narrows) narrow(out, *opened.way);
   return out;
+}
+
+/// With `keep` the open file goes to `place`.
+Finding check(const MapObject& object, bool keep, Compare how, Directories& directories,
+              const WorkPlace& place) {
+  auto opened = open_by_path(object.path, directories);
+  if (!opened.file) return failed_to_open(opened.file.error().code());
+  Finding out = examine(opened, directories.are_shown_to_others());
+  if (out.wrong) return out;
+  compare(object, opened.file->get(), how, place, out);
+  if (keep && out.usable) place.give(std::move(*opened.file));
+  return out;
+}
+
+/// Only a file that is as the map says, without a look at its content.
+bool check_at_once(const MapObject& object, bool keep, const LocalRoot& root,
+                   Directories& directories, const WorkPlace& place, Finding& found) {
+  auto opened = open_at_once(object.path, root, directories);
+  if (!opened) return false;
+  Finding out = examine(*opened, directories.are_shown_to_others());
+  if (out.wrong || out.stamp.size != object.stamp.size ||
+      out.stamp.mtime_ns != object.stamp.mtime_ns)
+    return false;
+  out.usable = true;
+  if (keep) place.give(std::move(*opened->file));
+  found = out;
+  return true;
 }
 
 std::string describe(const Finding& found, const MapObject& object) {
@@ -245,8 +307,9 @@ Origins open_origins(const MapContent& content, std::size_t max_pinned,
   for (ObjectId id = 0; id < objects.size(); ++id)
     if (!is_bundled(id) || is_program[id]) looked_at.push_back(id);
   const SharedArray<Finding> found(objects.size());
-  Directories directories;
-  const FileWork work{
+  const LocalRoot root;
+  Directories directories, at_once(&root);
+  FileWork work{
       .limit = limit,
       .work =
           [&](std::size_t i, WorkPlace& place) {
@@ -256,6 +319,12 @@ Origins open_origins(const MapContent& content, std::size_t max_pinned,
                             : check(objects[id], i < max_pinned, how, directories, place);
           },
       .path_of = [&](std::size_t i) { return std::string_view(objects[looked_at[i]].path); }};
+  if (how == Compare::stamp)
+    work.at_once = [&](std::size_t i, WorkPlace& place) {
+      const ObjectId id = looked_at[i];
+      return !is_bundled(id) &&
+             check_at_once(objects[id], i < max_pinned, root, at_once, place, found[id]);
+    };
   auto results = work_on_files(looked_at.size(), work);
   Origins out;
   std::size_t next = 0;
