@@ -89,12 +89,24 @@ class Directories {
   bool are_shown_to_others() const { return self_ == 0; }
 
  private:
-  /// At once a name that others may have exchanged is not looked up again.
+  /// At once a name that others may have exchanged is not looked up again, and where they may have
+  /// mounted the attributes are those that the kernel has.
   bool look_at(const std::string& path, const Way* above, struct stat& status) const {
-    if (!at_once_ || !above || (above->trusted && !above->sticky))
-      return ::lstat(path.c_str(), &status) == 0;
-    const Fd handle = at_once_->open(path, O_PATH | O_NOFOLLOW);
-    return handle && ::fstat(handle.get(), &status) == 0;
+    if (!at_once_) return ::lstat(path.c_str(), &status) == 0;
+    constexpr int kAskNobody = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
+    struct statx known {};
+    if (!above || (above->trusted && !above->sticky)) {
+      if (::statx(AT_FDCWD, path.c_str(), kAskNobody, STATX_BASIC_STATS, &known) != 0) return false;
+    } else {
+      const Fd handle = at_once_->open(path, O_PATH | O_NOFOLLOW);
+      if (!handle || ::statx(handle.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
+                             STATX_BASIC_STATS, &known) != 0)
+        return false;
+    }
+    status.st_mode = known.stx_mode;
+    status.st_uid = known.stx_uid;
+    status.st_gid = known.stx_gid;
+    return true;
   }
 
   const LocalRoot* at_once_;
