@@ -162,10 +162,10 @@ void apply_profile(Options& o) {
   if (name.empty()) return;
   const auto path = value_or_throw(find_profile(name));
   const auto profile = value_or_throw(read_profile(path));
-  if (o.settings.map.empty()) o.settings.map = profile.map;
   if (!profile.environment.empty() || !profile.files.empty()) o.settings.profile = path;
   const auto& container = profile.container;
   if (o.settings.image.empty()) o.settings.image = container.image;
+  if (o.settings.map.empty() && o.settings.image.empty()) o.settings.map = profile.map;
   if (o.settings.backend.empty()) o.settings.backend = container.backend;
   if (o.settings.source.empty()) o.settings.source = container.source;
   const auto& library = profile.mpi.library;
@@ -234,18 +234,28 @@ void print_plan(const Hooks& hooks, const Words& command) {
   value_or_throw(write_all(STDOUT_FILENO, out + "\n", "stdout"));
 }
 
+/// Whether the command line says how ranks outside of containers find their libraries.
+bool says_how_to_guide(const LaunchSettings& s) {
+  return !s.map.empty() || !s.stage.empty() || !s.via.empty() || !s.python.empty() ||
+         !s.slow.empty() || !s.fast.empty() || !s.trees.empty();
+}
+
 AppEnd launch(Options& o) {
   if (Environment().get("HEDDLE") == "off") {
     remove_hooks();
     leave_standing_mount();
     return {become_launcher(o.command)};
   }
+  const bool guides = says_how_to_guide(o.settings);
   apply_profile(o);
+  if (guides && !o.settings.image.empty())
+    return {usage_error("fs-launch",
+                        "--map, --stage, --via, --python, --slow, --fast, --tree: not allowed with "
+                        "an image, in which fs-hook decides what the ranks get")};
   complete(o.settings);
-  if (!o.settings.stage.empty() && (o.settings.via == "direct" || !o.settings.image.empty()))
-    return {usage_error(
-        "fs-launch",
-        "--stage: not allowed with --via direct or an image, where no mount serves copies")};
+  if (!o.settings.stage.empty() && o.settings.via == "direct")
+    return {usage_error("fs-launch",
+                        "--stage: not allowed with --via direct, where no mount serves copies")};
   const auto unguided = [&](const Error& why) -> AppEnd {
     // The ranks would run outside of the image, or at once.
     if (!o.settings.image.empty() || !o.hold.mode.empty()) throw why;

@@ -129,10 +129,17 @@ TEST_P(Launched, ranks_libraries_are_staged_or_the_report_says_why_not) {
   EXPECT_EQ(nowhere.out, farm.output);
   EXPECT_THAT(nowhere.err, HasSubstr("1 of 1 ranks guided"));
   EXPECT_THAT(nowhere.err, HasSubstr("/proc/none/a: cannot use for staging"));
-  for (const char* other : {"--via=direct", "--image=none"}) {
-    const auto refused = launch(one({"true"}), {"--stage", "job/node", other});
+  const auto refused = launch(one({"true"}), {"--stage", "job/node", "--via=direct"});
+  EXPECT_EQ(refused.status, 2) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("fs-launch: --stage: not allowed with"));
+}
+
+TEST_P(Launched, options_that_an_image_would_ignore_are_refused) {
+  for (const char* option : {"--map=m", "--stage=d", "--via=best", "--python=off", "--slow=/",
+                             "--fast=/", "--tree=/usr"}) {
+    const auto refused = launch(one({"true"}), {option, "--image=none"});
     EXPECT_EQ(refused.status, 2) << refused.err;
-    EXPECT_THAT(refused.err, HasSubstr("fs-launch: --stage: not allowed with"));
+    EXPECT_THAT(refused.err, HasSubstr("not allowed with an image"));
   }
 }
 
