@@ -17,26 +17,36 @@ namespace {
 constexpr int kMostLinks = 40;  // <linux/namei.h>, MAXSYMLINKS
 constexpr const char* kWhat = "cannot be trusted";
 
-/// root is the owner of "/", since a user namespace (podman unshare) does not map root's uid.
-bool is_trusted(uid_t owner) {
-  struct stat top {};
-  return owner == ::geteuid() || (::stat("/", &top) == 0 && owner == top.st_uid);
-}
+/// Who may own what this process uses. Asked once a path: it has many components.
+struct Trusted {
+  uid_t self = ::geteuid();
+  /// root is the owner of "/", since a user namespace (podman unshare) does not map root's uid.
+  uid_t root = self;
+  bool is_systems_root = false;
 
-/// The mode covers an ACL too, whose mask is shown as the group's permissions (acl(5)). A user's
-/// files may be group-writable, since a private group has no other member (umask 002).
-bool others_may_write(const struct stat& status) {
-  return (status.st_mode & (is_systems_root() ? 0022U : 0002U)) != 0;
-}
+  Trusted() {
+    struct stat top {};
+    if (::stat("/", &top) != 0) return;
+    root = top.st_uid;
+    is_systems_root = self == 0 && root == 0;
+  }
+  bool may_own(uid_t owner) const { return owner == self || owner == root; }
+  /// The mode covers an ACL too, whose mask is shown as the group's permissions (acl(5)). A user's
+  /// files may be group-writable, since a private group has no other member (umask 002).
+  bool others_may_write(const struct stat& status) const {
+    return (status.st_mode & (is_systems_root ? 0022U : 0002U)) != 0;
+  }
+};
 
-Result<void> check(const struct stat& status, const std::string& path, bool is_last) {
-  if (!is_trusted(status.st_uid))
+Result<void> check(const struct stat& status, const std::string& path, bool is_last,
+                   const Trusted& trusted) {
+  if (!trusted.may_own(status.st_uid))
     return fail(path, kWhat, "it belongs to user " + std::to_string(status.st_uid),
-                is_systems_root()
+                trusted.is_systems_root
                     ? "what root uses must be root's: put it where only root may write"
                     : "it must be yours or root's");
   if (S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0 && !is_last) return {};
-  if (others_may_write(status))
+  if (trusted.others_may_write(status))
     return fail(path, kWhat, "others may write to it", "chmod go-w " + path);
   return {};
 }
@@ -51,32 +61,33 @@ std::string target_of(const Fd& fd) {
 /// Resolves `path` from the root and checks each component and each link, whose owner can redirect
 /// it. Result: the file; none if it does not exist.
 Result<Fd> walk(std::string path) {
+  const Trusted trusted;
   int links = 0;
   Fd here = TRY(open_file("/", O_PATH | O_DIRECTORY));
+  struct stat status {};  // of `here`
+  if (::fstat(here.get(), &status) != 0) return fail_errno("/", kWhat);
   for (std::size_t at = 0;;) {
     const auto begin = path.find_first_not_of('/', at);
     const bool is_last = begin == path.npos;
-    const auto name = at == 0 ? "/" : path.substr(0, at);
-    struct stat status {};
-    if (::fstat(here.get(), &status) != 0) return fail_errno(name, kWhat);
-    TRY(check(status, name, is_last));
+    TRY(check(status, at == 0 ? "/" : path.substr(0, at), is_last, trusted));
     if (is_last) return here;
     at = std::min(path.find('/', begin), path.size());
     Fd next(::openat(here.get(), path.substr(begin, at - begin).c_str(),
                      O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (!next && errno == ENOENT) {
       // In /tmp another user could create it between this check and its use.
-      if (others_may_write(status))
+      if (trusted.others_may_write(status))
         return fail(path.substr(0, at), kWhat, "it does not exist, and others may create it");
       return Fd();
     }
     if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path.substr(0, at), kWhat);
     if (S_ISLNK(status.st_mode)) {
-      if (!is_trusted(status.st_uid) || ++links > kMostLinks)
+      if (!trusted.may_own(status.st_uid) || ++links > kMostLinks)
         return fail(path.substr(0, at), kWhat, "the link belongs to another user");
       const auto target = target_of(next);
       path = (target.starts_with('/') ? "" : path.substr(0, begin)) + target + path.substr(at);
       next = TRY(open_file("/", O_PATH | O_DIRECTORY));
+      if (::fstat(next.get(), &status) != 0) return fail_errno("/", kWhat);
       at = 0;
     }
     here = std::move(next);
@@ -85,10 +96,7 @@ Result<Fd> walk(std::string path) {
 
 }  // namespace
 
-bool is_systems_root() {
-  struct stat root {};
-  return ::geteuid() == 0 && ::stat("/", &root) == 0 && root.st_uid == 0;
-}
+bool is_systems_root() { return Trusted().is_systems_root; }
 
 Result<void> check_trusted_directory(const std::string& path) {
   TRY(walk(path));
