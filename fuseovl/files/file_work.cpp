@@ -4,9 +4,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -185,12 +183,12 @@ bool is_silent(const SharedArray<Progress>& progress, const std::vector<Pieces>&
   return some_do_not_answer;
 }
 
-/// Does what can be done at once, and returns the pieces that are left.
-Pieces do_at_once(const FileWork& work, std::vector<WorkResult>& results) {
+/// The pieces that are left for the child.
+Pieces work_in_caller(const FileWork& work, std::vector<WorkResult>& results) {
   Pieces left;
   for (std::size_t piece = 0; piece < results.size(); ++piece) {
     WorkPlace place{[] {}, [&](Fd file) { results[piece].file = std::move(file); }};
-    if (work.at_once && work.at_once(piece, place))
+    if (work.try_in_caller && work.try_in_caller(piece, place))
       results[piece].state = State::done;
     else
       left.push_back(piece);
@@ -201,33 +199,21 @@ Pieces do_at_once(const FileWork& work, std::vector<WorkResult>& results) {
 }  // namespace
 
 LocalRoot::LocalRoot() {
-  struct statx root {};
-  Fd directory(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || locality_of(directory.get()) < Locality::local ||
-      ::statx(directory.get(), "", AT_EMPTY_PATH, STATX_TYPE, &root) != 0)
-    return;
-  root_ = std::move(directory);
-  device_ = ::makedev(root.stx_dev_major, root.stx_dev_minor);
+  const Fd directory(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  is_local_ = directory && locality_of(directory.get()) >= Locality::local;
 }
 
 Fd LocalRoot::open(const std::string& path, int flags, std::uint64_t resolve) const {
-  if (!root_) return Fd();
+  if (!is_local_) return Fd();
   open_how how{};
   how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC;
   how.resolve = resolve | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS | kResolveCached;
   return Fd(static_cast<int>(::syscall(SYS_openat2, -1, path.c_str(), &how, sizeof(how))));
 }
 
-bool LocalRoot::has(int file) const {
-  if (::fcntl(file, F_GET_SEALS) >= 0) return true;  // memfd_create(2)
-  struct statx status {};
-  return root_ && ::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) == 0 &&
-         ::makedev(status.stx_dev_major, status.stx_dev_minor) == device_;
-}
-
 std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
   std::vector<WorkResult> results(count);
-  const auto left = do_at_once(work, results);
+  const auto left = work_in_caller(work, results);
   if (left.empty()) return results;
   auto sockets = value_or_throw(make_socket_pair());
   const auto groups = by_mount(left, work);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -16,22 +14,21 @@ namespace heddle {
 
 // Files of others are opened and checked in one child process. A thread that waits for a file
 // system that does not answer cannot be killed, nor can its process, so the child is abandoned
-// then. Any file system may be such but a local one of the root directory, and links and mounts
-// lead elsewhere at any time: only the kernel can tell, as it opens a file, that it asked nobody.
+// then. Any file system may hang, except a local root file system. Names alone do not tell which
+// one a file is on, since links and mounts can change at any time. openat2(2) with RESOLVE_CACHED
+// and RESOLVE_NO_XDEV does: it fails rather than ask a server or cross a mount.
 
-/// The root file system, if it is local. No method waits for a file server.
+/// The root file system, if it is local: opening its files waits for no file server. Reading may
+/// wait for who writes to the same file.
 class LocalRoot {
  public:
   LocalRoot();
   /// Opens `path` (absolute) if the kernel has all of its names in its caches and none leads to
   /// another mount; else, and before Linux 5.12, no descriptor. `resolve`: more of openat2's flags.
   Fd open(const std::string& path, int flags, std::uint64_t resolve = 0) const;
-  /// Whether `file` is on it, or in memory only.
-  bool has(int file) const;
 
  private:
-  Fd root_;  ///< none: it is not local
-  dev_t device_ = 0;
+  bool is_local_ = false;
 };
 
 /// The connection of a thread of the child with the parent.
@@ -48,8 +45,8 @@ struct FileWork {
   std::function<void(std::size_t, WorkPlace&)> work;
   /// The absolute path of a piece's file; empty: unknown.
   std::function<std::string_view(std::size_t)> path_of;
-  /// Does one piece in the caller if that cannot wait for a file server; false: the child does it.
-  std::function<bool(std::size_t, WorkPlace&)> at_once = {};
+  /// Does one piece in the caller if that cannot wait for others; false: the child does it.
+  std::function<bool(std::size_t, WorkPlace&)> try_in_caller = {};
   /// Descriptors that the child keeps.
   std::vector<int> kept = {};
 };

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,6 +58,24 @@ int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
   return copy(from, to, index, size, place);
 }
 
+/// Whether a copy of any size can be written: beyond the limit SIGXFSZ ends the process.
+bool may_copy() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
+}
+
+/// A regular file that only root and this user may write to, without waiting for a file server. The
+/// writer of another's file could keep the readers waiting.
+Fd open_own(const std::string& path) {
+  const Fd handle = LocalRoot().open(path, O_PATH);
+  struct stat status {};
+  const bool is_ours = handle && ::fstat(handle.get(), &status) == 0 &&
+                       (status.st_uid == 0 || status.st_uid == ::geteuid()) &&
+                       (status.st_mode & 022) == 0;
+  auto file = is_ours ? open_regular_at(handle.get(), path) : Result<Fd>(Fd());
+  return file ? std::move(*file) : Fd();
+}
+
 /// Of the descriptor `open`, or where that is -1, of the file at `path`.
 Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
   struct Found {
@@ -76,18 +95,15 @@ Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
                       : copy(file, bytes.get(), found->status, place);
     if (found->code == 0 && own && *own && is_bundle(bytes.get())) place.give(std::move(*own));
   };
-  const LocalRoot root;
   FileWork work{
       .limit = limit,
       .work = [&](std::size_t,
                   WorkPlace& place) { read(open >= 0 ? Fd() : open_regular(whole), place); },
       .path_of = [&](std::size_t) { return std::string_view(whole); },
-      .at_once =
+      .try_in_caller =
           [&](std::size_t, WorkPlace& place) {
-            const Fd handle = open >= 0 ? Fd() : root.open(whole, O_PATH);
-            if (open >= 0 ? !root.has(open) : !handle) return false;
-            read(open >= 0 ? Fd() : open_regular_at(handle.get(), whole), place);
-            return true;
+            Fd own = open >= 0 || !may_copy() ? Fd() : open_own(whole);
+            return own && (read(std::move(own), place), true);
           },
       .kept = {bytes.get()}};
   if (open >= 0) work.kept.push_back(open);

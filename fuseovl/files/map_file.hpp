@@ -12,7 +12,8 @@
 namespace heddle {
 
 /// A copy in memory of a map's or bundle's file, which others may change. A child reads it and is
-/// abandoned where the file system does not answer (file_work.hpp).
+/// abandoned where the file system does not answer (file_work.hpp), but for the path of a file on a
+/// local root file system that only root and this user may write to.
 struct MapFile {
   std::string path;
   Fd content;

@@ -42,8 +42,8 @@ constexpr const char* kOtherSize = "size";
 /// The directories above the files, each examined once. Safe for many threads.
 class Directories {
  public:
-  /// With `at_once` only the directories above files that it has just opened are examined.
-  explicit Directories(const LocalRoot* at_once = nullptr) : at_once_(at_once) {}
+  /// With `root`, which it must outlive, no method waits for a file server.
+  explicit Directories(const LocalRoot* root = nullptr) : root_(root) {}
 
   /// What lstat(2) says of all directories above a file.
   struct Way {
@@ -58,11 +58,11 @@ class Directories {
     std::vector<Rights> closed;  ///< those that not everybody may search
   };
 
-  /// A path that is not absolute, or cannot be examined, is closed; at once there is none to it.
+  /// A path that is not absolute, or cannot be examined, is closed. With a LocalRoot: nullptr.
   const Way* way_to(std::string_view path) {
     static const Way unknown{false, false, false, {Way::Rights()}};
     const auto slash = path.rfind('/');
-    if (slash == path.npos || !path.starts_with('/')) return at_once_ ? nullptr : &unknown;
+    if (slash == path.npos || !path.starts_with('/')) return root_ ? nullptr : &unknown;
     const auto directory = path.substr(0, std::max<std::size_t>(slash, 1));
     {
       const std::lock_guard hold(mutex_);
@@ -70,8 +70,8 @@ class Directories {
     }
     const Way* above = slash == 0 ? nullptr : way_to(directory);
     struct stat status {};
-    const bool seen = (above || slash == 0) && look_at(std::string(directory), above, status);
-    if (at_once_ && !seen) return nullptr;
+    const bool seen = (above || slash == 0) && look_at(std::string(directory), status);
+    if (root_ && !seen) return nullptr;
     Way way = above ? *above : Way{false, true, false, {}};
     way.sticky = (status.st_mode & 022) != 0;
     const bool is_ours = status.st_uid == 0 || status.st_uid == self_;
@@ -89,27 +89,13 @@ class Directories {
   bool are_shown_to_others() const { return self_ == 0; }
 
  private:
-  /// At once a name that others may have exchanged is not looked up again, and where they may have
-  /// mounted the attributes are those that the kernel has.
-  bool look_at(const std::string& path, const Way* above, struct stat& status) const {
-    if (!at_once_) return ::lstat(path.c_str(), &status) == 0;
-    constexpr int kAskNobody = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
-    struct statx known {};
-    if (!above || (above->trusted && !above->sticky)) {
-      if (::statx(AT_FDCWD, path.c_str(), kAskNobody, STATX_BASIC_STATS, &known) != 0) return false;
-    } else {
-      const Fd handle = at_once_->open(path, O_PATH | O_NOFOLLOW);
-      if (!handle || ::statx(handle.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
-                             STATX_BASIC_STATS, &known) != 0)
-        return false;
-    }
-    status.st_mode = known.stx_mode;
-    status.st_uid = known.stx_uid;
-    status.st_gid = known.stx_gid;
-    return true;
+  bool look_at(const std::string& path, struct stat& status) const {
+    if (!root_) return ::lstat(path.c_str(), &status) == 0;
+    const Fd handle = root_->open(path, O_PATH | O_NOFOLLOW);
+    return handle && ::fstat(handle.get(), &status) == 0;
   }
 
-  const LocalRoot* at_once_;
+  const LocalRoot* root_;
   const uid_t self_ = ::geteuid();
   std::mutex mutex_;
   std::map<std::string, Way, std::less<>> known_;
@@ -164,15 +150,16 @@ Opened open_by_path(const std::string& path, Directories& directories) {
   return out;
 }
 
-/// nullopt: a file server might be asked, or the file cannot be opened.
-std::optional<Opened> open_at_once(const std::string& path, const LocalRoot& root,
-                                   Directories& directories) {
+/// nullopt: not in the kernel's caches, not on the root's mount, or cannot be opened: the child
+/// tries.
+std::optional<Opened> open_in_caller(const std::string& path, const LocalRoot& root,
+                                     Directories& directories) {
   Fd handle = root.open(path, O_PATH, RESOLVE_NO_SYMLINKS);
   const bool plain = static_cast<bool>(handle);
   if (!plain) handle = root.open(path, O_PATH);
   if (!handle) return std::nullopt;
   const auto* way = plain ? directories.way_to(path) : real_way(handle, directories);
-  if (!way) return std::nullopt;
+  if (!way || (plain && way->links)) return std::nullopt;  // renamed meanwhile
   struct stat status {};
   if (plain && way->trusted && !way->sticky) {
     // Not through /proc, which takes longer: no other can have replaced the file.
@@ -211,7 +198,7 @@ void compare(const MapObject& object, int file, Compare how, const WorkPlace& pl
 }
 
 /// `out.wrong`: fstat(2) fails, or it is not a regular file.
-Finding examine(const Opened& opened, bool narrows) {
+Finding examine(const Opened& opened, bool narrows, FileSystems& file_systems) {
   struct stat status {};
   if (::fstat(opened.file->get(), &status) != 0) return failed("cannot stat", errno);
   if (!S_ISREG(status.st_mode)) return failed_to_open(ENOEXEC);
@@ -222,7 +209,6 @@ Finding examine(const Opened& opened, bool narrows) {
   out.uid = status.st_uid;
   out.gid = status.st_gid;
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
-  thread_local FileSystems file_systems;
   out.locality = file_systems.locality(opened.file->get(), out.stamp);
   out.is_on_fuse = file_systems.is_fuse(opened.file->get(), out.stamp);
   if (narrows) narrow(out, *opened.way);
@@ -234,27 +220,36 @@ Finding check(const MapObject& object, bool keep, Compare how, Directories& dire
               const WorkPlace& place) {
   auto opened = open_by_path(object.path, directories);
   if (!opened.file) return failed_to_open(opened.file.error().code());
-  Finding out = examine(opened, directories.are_shown_to_others());
+  thread_local FileSystems file_systems;
+  Finding out = examine(opened, directories.are_shown_to_others(), file_systems);
   if (out.wrong) return out;
   compare(object, opened.file->get(), how, place, out);
   if (keep && out.usable) place.give(std::move(*opened.file));
   return out;
 }
 
-/// Only a file that is as the map says, without a look at its content.
-bool check_at_once(const MapObject& object, bool keep, const LocalRoot& root,
-                   Directories& directories, const WorkPlace& place, Finding& found) {
-  auto opened = open_at_once(object.path, root, directories);
-  if (!opened) return false;
-  Finding out = examine(*opened, directories.are_shown_to_others());
-  if (out.wrong || out.stamp.size != object.stamp.size ||
-      out.stamp.mtime_ns != object.stamp.mtime_ns)
-    return false;
-  out.usable = true;
-  if (keep) place.give(std::move(*opened->file));
-  found = out;
-  return true;
-}
+/// Finds files that are as the map says, in the calling process and without reading them.
+class CallersCheck {
+ public:
+  /// False: the child is to check it.
+  bool operator()(const MapObject& object, bool keep, const WorkPlace& place, Finding& found) {
+    auto opened = open_in_caller(object.path, root_, directories_);
+    if (!opened) return false;
+    Finding out = examine(*opened, directories_.are_shown_to_others(), file_systems_);
+    if (out.wrong || out.stamp.size != object.stamp.size ||
+        out.stamp.mtime_ns != object.stamp.mtime_ns)
+      return false;
+    out.usable = true;
+    if (keep) place.give(std::move(*opened->file));
+    found = out;
+    return true;
+  }
+
+ private:
+  const LocalRoot root_;
+  Directories directories_{&root_};
+  FileSystems file_systems_;
+};
 
 std::string describe(const Finding& found, const MapObject& object) {
   if (found.wrong == kOtherSize)
@@ -319,8 +314,8 @@ Origins open_origins(const MapContent& content, std::size_t max_pinned,
   for (ObjectId id = 0; id < objects.size(); ++id)
     if (!is_bundled(id) || is_program[id]) looked_at.push_back(id);
   const SharedArray<Finding> found(objects.size());
-  const LocalRoot root;
-  Directories directories, at_once(&root);
+  Directories directories;
+  CallersCheck check_in_caller;
   FileWork work{
       .limit = limit,
       .work =
@@ -332,10 +327,9 @@ Origins open_origins(const MapContent& content, std::size_t max_pinned,
           },
       .path_of = [&](std::size_t i) { return std::string_view(objects[looked_at[i]].path); }};
   if (how == Compare::stamp)
-    work.at_once = [&](std::size_t i, WorkPlace& place) {
+    work.try_in_caller = [&](std::size_t i, WorkPlace& place) {
       const ObjectId id = looked_at[i];
-      return !is_bundled(id) &&
-             check_at_once(objects[id], i < max_pinned, root, at_once, place, found[id]);
+      return !is_bundled(id) && check_in_caller(objects[id], i < max_pinned, place, found[id]);
     };
   auto results = work_on_files(looked_at.size(), work);
   Origins out;
