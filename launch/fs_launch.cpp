@@ -52,7 +52,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   LaunchSettings settings;
   std::string profile;
-  std::string ship = "sbcast";
+  std::string ship;  ///< empty: sbcast
   HoldSettings hold;
   std::string hold_id;
   int hold_limit = 0;
@@ -234,10 +234,21 @@ void print_plan(const Hooks& hooks, const Words& command) {
   value_or_throw(write_all(STDOUT_FILENO, out + "\n", "stdout"));
 }
 
-/// Whether the command line says how ranks outside of containers find their libraries.
-bool says_how_to_guide(const LaunchSettings& s) {
-  return !s.map.empty() || !s.stage.empty() || !s.via.empty() || !s.python.empty() ||
-         !s.slow.empty() || !s.fast.empty() || !s.trees.empty();
+/// The options given for ranks that no image holds.
+std::string given_for_guiding(const LaunchSettings& s, const std::string& ship) {
+  std::string out;
+  const auto add = [&](const char* name, bool is_given) {
+    if (is_given) out += (out.empty() ? "" : ", ") + std::string(name);
+  };
+  add("--map", !s.map.empty());
+  add("--ship", !ship.empty());
+  add("--stage", !s.stage.empty());
+  add("--slow", !s.slow.empty());
+  add("--fast", !s.fast.empty());
+  add("--tree", !s.trees.empty());
+  add("--python", !s.python.empty());
+  add("--via", !s.via.empty());
+  return out;
 }
 
 AppEnd launch(Options& o) {
@@ -246,12 +257,13 @@ AppEnd launch(Options& o) {
     leave_standing_mount();
     return {become_launcher(o.command)};
   }
-  const bool guides = says_how_to_guide(o.settings);
+  const auto guiding = given_for_guiding(o.settings, o.ship);
+  const bool is_named = !o.settings.image.empty();
   apply_profile(o);
-  if (guides && !o.settings.image.empty())
-    return {usage_error("fs-launch",
-                        "--map, --stage, --via, --python, --slow, --fast, --tree: not allowed with "
-                        "an image, in which fs-hook decides what the ranks get")};
+  if (!guiding.empty() && !o.settings.image.empty())
+    return {usage_error("fs-launch", guiding + ": not allowed with " +
+                                         (is_named ? "--image" : "the profile's image") +
+                                         ", in which fs-hook decides what the ranks get")};
   complete(o.settings);
   if (!o.settings.stage.empty() && o.settings.via == "direct")
     return {usage_error("fs-launch",
@@ -273,7 +285,7 @@ AppEnd launch(Options& o) {
     reports = std::move(*made);
     o.settings.reports = reports->path();
   }
-  if (auto ready = prepare_nodes(o.settings, o.ship, o.dry_run); !ready)
+  if (auto ready = prepare_nodes(o.settings, o.ship.empty() ? "sbcast" : o.ship, o.dry_run); !ready)
     return unguided(ready.error());
   if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
   std::optional<Hold> hold;

@@ -136,10 +136,11 @@ TEST_P(Launched, ranks_libraries_are_staged_or_the_report_says_why_not) {
 
 TEST_P(Launched, options_that_an_image_would_ignore_are_refused) {
   for (const char* option : {"--map=m", "--stage=d", "--via=best", "--python=off", "--slow=/",
-                             "--fast=/", "--tree=/usr"}) {
+                             "--fast=/", "--tree=/usr", "--ship=no"}) {
     const auto refused = launch(one({"true"}), {option, "--image=none"});
     EXPECT_EQ(refused.status, 2) << refused.err;
-    EXPECT_THAT(refused.err, HasSubstr("not allowed with an image"));
+    const std::string name(option, std::strchr(option, '=') - option);
+    EXPECT_THAT(refused.err, HasSubstr(name + ": not allowed with --image,"));
   }
 }
 
@@ -466,6 +467,17 @@ TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
   options_.env.back() = "LD_AUDIT=/nonexistent.so";
   plan = launch({"true"}, {"--dry-run"});
   EXPECT_THAT(plan.out, HasSubstr("libheddle-audit.so:/nonexistent.so"));
+}
+
+TEST_F(FsLaunch, map_of_a_profile_is_not_for_its_image) {
+  options_.env.push_back("XDG_CONFIG_HOME=" + dir_ / "config");
+  ASSERT_EQ(launch({"create", "p", "--map", "/profile.map", "--image", "/"}, {"profile"}).status, 0);
+  const auto plan = launch({"true"}, {"--profile", "p", "--dry-run"});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, Not(HasSubstr("profile.map")));
+  const auto refused = launch({"true"}, {"--profile", "p", "--via=best", "--dry-run"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--via: not allowed with the profile's image"));
 }
 
 TEST_F(FsLaunch, path_with_spaces_goes_by_a_link) {
