@@ -58,19 +58,22 @@ inline Fd connect_by_path(const std::string& path) {
 /// sockets, socket directory and mounts are not in them.
 class Peer : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    if (::geteuid() != 0) return;
-    const auto sockets = value_or_throw(RunDirectory::open()).path();
-    ASSERT_EQ(::unshare(CLONE_NEWNET | CLONE_NEWNS), 0);
-    ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
-    ASSERT_EQ(::mount("tmpfs", sockets.c_str(), "tmpfs", 0, "mode=0700"), 0);
+  static void SetUpTestSuite() { has_namespaces_ = ::geteuid() == 0 && enter_namespaces(); }
+  static bool enter_namespaces() {
+    const auto sockets = RunDirectory::open();
+    if (!sockets || ::unshare(CLONE_NEWNET | CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", sockets->path().c_str(), "tmpfs", 0, "mode=0700") != 0)
+      return false;
     // A copy of a mount keeps its daemon alive.
     for (const auto& mount : value_or_throw(list_mounts()))
       if (mount.type.starts_with("fuse.heddle")) (void)::umount2(mount.point.c_str(), MNT_DETACH);
+    return true;
   }
   void SetUp() override {
     if (::geteuid() != 0) HEDDLE_SKIP("not root");
     if (::access("/dev/fuse", R_OK | W_OK) != 0) HEDDLE_SKIP("no /dev/fuse to open");
+    if (!has_namespaces_) HEDDLE_SKIP("may not make namespaces");
     const rlimit many{8192, 8192};
     (void)::setrlimit(RLIMIT_NOFILE, &many);
     write_text_file(dir_ / "victim/file", "precious");
@@ -160,6 +163,7 @@ class Peer : public ::testing::Test {
            ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
   }
 
+  inline static bool has_namespaces_ = false;
   TestDir dir_;
   std::string app_;
   std::set<std::string> before_;  ///< names() before the daemons
