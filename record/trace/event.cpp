@@ -26,6 +26,8 @@ constexpr auto kOpNames = [] {
   return names;
 }();
 
+static_assert(std::count(kAllOps.begin(), kAllOps.end(), ',') + 1 == kOpCount);
+
 constexpr std::string_view kAccess[] = {"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"};
 struct FlagName {
   std::int64_t bits;
