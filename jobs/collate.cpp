@@ -562,7 +562,8 @@ class Reader {
 
   struct Hash {
     std::size_t operator()(const std::pair<std::int32_t, std::int64_t>& key) const {
-      return std::hash<std::int64_t>()(key.second * 4194304 + key.first);
+      return std::hash<std::uint64_t>()(static_cast<std::uint64_t>(key.second) * 4194304 +
+                                        static_cast<std::uint64_t>(key.first));
     }
   };
 

@@ -471,7 +471,8 @@ TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
 
 TEST_F(FsLaunch, map_of_a_profile_is_not_for_its_image) {
   options_.env.push_back("XDG_CONFIG_HOME=" + dir_ / "config");
-  ASSERT_EQ(launch({"create", "p", "--map", "/profile.map", "--image", "/"}, {"profile"}).status, 0);
+  ASSERT_EQ(launch({"create", "p", "--map", "/profile.map", "--image", "/"}, {"profile"}).status,
+            0);
   const auto plan = launch({"true"}, {"--profile", "p", "--dry-run"});
   EXPECT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, Not(HasSubstr("profile.map")));
