@@ -66,11 +66,12 @@ TEST(JobOnNodes, elements_of_arrays_and_requeued_jobs_are_jobs_of_their_own) {
                   run + "sh -c 'echo $$ >>pids; [ $(wc -l <pids) = 2 ] || sleep 99'\n");
   auto result = cluster.sh("sbatch --wait --array=3-4 -N1 -o out-%a array && cat out-3 out-4");
   ASSERT_EQ(result.status, 0) << result.err;
-  // Slurm would wait for two minutes before it starts it again.
+  // Slurm would wait for two minutes before it starts it again. slurmd refuses what starts in the
+  // second in which it killed the job ("already killed, do not launch").
   result = cluster.sh(
       "id=$(sbatch --parsable --requeue -N1 -o out again); "
       "for i in $(seq 300); do [ -s pids ] && break; sleep 0.1; done; "
-      "scontrol requeue $id; "
+      "scontrol requeue $id; sleep 2.1; "
       "for i in $(seq 300); do [ $(ls to/*.gz | wc -l) = 4 ] && break; "
       "scontrol update job=$id StartTime=now 2>/dev/null; sleep 0.1; done; "
       "ls to; squeue; scontrol show job $id; cat out",
