@@ -245,9 +245,10 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
 }
 
 void CachedFacts::remember(const FileFacts& facts, FactsDetail detail) {
+  if (remembered_.size() >= kMostRemembered) return;
   Encoder coder;
   coder(facts.elf);
-  if (remembered_.size() < kMostRemembered && coder.take().size() <= kLargestRemembered)
+  if (coder.take().size() <= kLargestRemembered)
     remembered_.try_emplace(std::pair(facts.stamp, detail), facts);
 }
 

@@ -195,6 +195,10 @@ TEST_F(LocalRootTest, fifo_that_a_map_names_is_not_opened) {
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   auto writer = fork_child({}, [&] { return ::open(fifo.c_str(), O_WRONLY) < 0; });
   ASSERT_TRUE(writer);
+  const auto state = "/proc/" + std::to_string(writer->pid()) + "/status";
+  ASSERT_TRUE(wait_until(10s, [&] {
+    return value_or_throw(read_file(state)).find("State:\tS") != std::string::npos;
+  }));
   MapContent map;
   map.objects.push_back(object(fifo));
   const auto origins = open_origins(map, 1);
