@@ -8,12 +8,15 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "base/fd.hpp"
 #include "base/temp_dir.hpp"
 
 namespace heddle::test {
+
+using namespace std::chrono_literals;
 
 TestDir::TestDir() : path_(value_or_throw(TempDir::create("heddle-test")).release()) {}
 
@@ -26,8 +29,12 @@ TestDir::~TestDir() {
                info->name());
     return;
   }
-  if (const auto removed = remove_tree(path_); !removed)
-    fmt::print(stderr, "{}\n", removed.error().message());
+  // What the case ended may still be leaving: a process that closes its files, a mount.
+  Result<void> removed;
+  wait_until(5s, [&] { return (removed = remove_tree(path_)).has_value(); });
+  if (removed) return;
+  if (info) ADD_FAILURE() << removed.error().message();
+  fmt::print(stderr, "{}\n", removed.error().message());
 }
 
 bool wait_until(std::chrono::milliseconds deadline, const std::function<bool()>& predicate) {
@@ -50,10 +57,16 @@ std::string staged_program(const std::string& name) {
 }
 
 bool is_running(int pid) {
-  const auto status = read_file(fmt::format("/proc/{}/status", pid));
-  if (!status) return false;
-  const auto state = status->find("\nState:\t");
-  return state != std::string::npos && (*status)[state + 8] != 'Z' && (*status)[state + 8] != 'X';
+  // A process whose first thread has ended holds its files until the last one has.
+  std::error_code gone;
+  std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", pid), gone);
+  for (; !gone && thread != std::filesystem::directory_iterator(); thread.increment(gone)) {
+    const auto status = read_file(thread->path() / "status");
+    const auto state = status ? status->find("\nState:\t") : std::string::npos;
+    if (state != std::string::npos && (*status)[state + 8] != 'Z' && (*status)[state + 8] != 'X')
+      return true;
+  }
+  return false;
 }
 
 std::size_t mounts_with(const std::string& text) {
