@@ -24,6 +24,7 @@
 #include "base/exit_code.hpp"
 #include "base/file_systems.hpp"
 #include "base/mounts.hpp"
+#include "base/task_pool.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
@@ -33,6 +34,7 @@ using std::chrono::milliseconds;
 using State = WorkResult::State;
 using Pieces = std::vector<std::size_t>;
 
+constexpr int kOtherFds = 40;                   ///< besides a descriptor for each piece
 constexpr std::uint64_t kResolveCached = 0x20;  // RESOLVE_CACHED; headers before Linux 5.12 lack it
 
 bool is_below(std::string_view path, std::string_view directory) {
@@ -183,17 +185,36 @@ bool is_silent(const SharedArray<Progress>& progress, const std::vector<Pieces>&
   return some_do_not_answer;
 }
 
-/// The pieces that are left for the child.
+/// The pieces that are left for the child. As many threads as processors share the others.
 Pieces work_in_caller(const FileWork& work, std::vector<WorkResult>& results) {
-  Pieces left;
-  for (std::size_t piece = 0; piece < results.size(); ++piece) {
+  constexpr std::size_t kPiecesOfThread = 200;  // 1 ms; starting a thread takes 0.05
+  const auto is_left = [&](std::size_t piece) {
     WorkPlace place{[] {}, [&](Fd file) { results[piece].file = std::move(file); }};
-    if (work.try_in_caller && work.try_in_caller(piece, place))
-      results[piece].state = State::done;
-    else
-      left.push_back(piece);
+    if (!work.try_in_caller || !work.try_in_caller(piece, place)) return true;
+    results[piece].state = State::done;
+    return false;
+  };
+  const std::size_t count = results.size();
+  std::size_t parts =
+      std::min<std::size_t>(std::thread::hardware_concurrency(), count / kPiecesOfThread);
+  // A table of descriptors that threads share grows by synchronize_rcu: so it grows before.
+  if (parts > 1) {
+    const Fd any(::open("/", O_PATH | O_CLOEXEC));
+    if (!Fd(::fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(count) + kOtherFds))) parts = 1;
   }
-  return left;
+  std::vector<Pieces> left(std::max<std::size_t>(parts, 1));
+  const auto do_part = [&](std::size_t part) {
+    for (auto i = count * part / left.size(); i < count * (part + 1) / left.size(); ++i)
+      if (is_left(i)) left[part].push_back(i);
+  };
+  TaskPool others;
+  for (std::size_t part = 1; part < left.size(); ++part)
+    others.add([&do_part, part] { do_part(part); });
+  do_part(0);
+  others.wait();
+  for (std::size_t part = 1; part < left.size(); ++part)
+    left[0].insert(left[0].end(), left[part].begin(), left[part].end());
+  return std::move(left[0]);
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ struct FileWork {
   std::function<void(std::size_t, WorkPlace&)> work;
   /// The absolute path of a piece's file; empty: unknown.
   std::function<std::string_view(std::size_t)> path_of;
-  /// Does one piece in the caller if that cannot wait for others; false: the child does it.
+  /// Does one piece in the caller, in any thread, if that cannot wait for others; false: the child
+  /// does it.
   std::function<bool(std::size_t, WorkPlace&)> try_in_caller = {};
   /// Descriptors that the child keeps.
   std::vector<int> kept = {};

@@ -229,14 +229,16 @@ Finding check(const MapObject& object, bool keep, Compare how, Directories& dire
   return out;
 }
 
-/// Finds files that are as the map says, in the calling process and without reading them.
+/// Finds files that are as the map says, in the calling process and without reading them. Safe for
+/// many threads.
 class CallersCheck {
  public:
   /// False: the child is to check it.
   bool operator()(const MapObject& object, bool keep, const WorkPlace& place, Finding& found) {
     auto opened = open_in_caller(object.path, root_, directories_);
     if (!opened) return false;
-    Finding out = examine(*opened, directories_.are_shown_to_others(), file_systems_);
+    thread_local FileSystems file_systems;  // of the root's device only
+    Finding out = examine(*opened, directories_.are_shown_to_others(), file_systems);
     if (out.wrong || out.stamp.size != object.stamp.size ||
         out.stamp.mtime_ns != object.stamp.mtime_ns)
       return false;
@@ -249,7 +251,6 @@ class CallersCheck {
  private:
   const LocalRoot root_;
   Directories directories_{&root_};
-  FileSystems file_systems_;
 };
 
 std::string describe(const Finding& found, const MapObject& object) {

@@ -51,6 +51,7 @@ struct ServingState {
   std::atomic<pid_t> supervisor = 0;
   std::atomic<pid_t> worker = 0;
   std::atomic<std::uint64_t> workers_lost = 0;
+  std::atomic<bool> is_confined = false;  ///< the supervisor is, as far as the node allows it
   std::atomic<bool> ready_is_sent = false;
   RefusedWrites refused;
   /// The worker's exit status, once its work has ended. The process may be unable to end: a thread

@@ -97,8 +97,8 @@ class Supervisor {
 Result<void> Supervisor::run() {
   if (!signals_) return fail_errno("fs-mount", "cannot take signals");
   state_.supervisor = ::getpid();
+  TRY(start_worker());  // which makes its own sandbox meanwhile
   confine();
-  TRY(start_worker());
   overlay_.files().start_staging();
   for (;;) {
     pollfd polled[] = {{signals_.get(), POLLIN, 0},
@@ -132,6 +132,7 @@ void Supervisor::confine() {
   const auto confined =
       confine_supervisor({.unmounts = unmounts, .reopens = opens_files || way_is_closed});
   if (!confined) warn(confined.error());
+  state_.is_confined = true;
 }
 
 Result<void> Supervisor::start_worker() {
@@ -167,6 +168,9 @@ void Supervisor::be_worker() {
   state_.worker = ::getpid();
   if (const auto closed = sandbox_.enter(supervisor); !closed && state_.workers_lost == 0)
     warn(closed.error());
+  // Nothing is answered before the supervisor has its sandbox too.
+  for (Backoff pauses(std::chrono::microseconds(50), milliseconds(1)); !state_.is_confined;)
+    pauses.sleep();
   std::vector<int> keep = overlay_.descriptors();
   keep.insert(keep.end(), {device_.get(), options_.ready.get()});
   close_fds_but(keep);

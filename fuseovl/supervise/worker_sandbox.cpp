@@ -105,9 +105,11 @@ Result<void> WorkerSandbox::enter(pid_t supervisor) {
   const std::uint64_t kept = reopens_ ? std::uint64_t{1} << CAP_DAC_READ_SEARCH : 0;
   TRY(drop_capabilities(kName, kept));
   TRY(give_up_new_privileges(kName));
-  if (files_) TRY(files_->restrict_thread(kName));
+  Result<void> restricted;
+  if (files_) restricted = files_->restrict_thread(kName);
   allow_living(calls_, supervisor);
-  return calls_.load(kName);
+  TRY(calls_.load(kName));
+  return restricted;
 }
 
 namespace {
