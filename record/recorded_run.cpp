@@ -461,6 +461,8 @@ Result<RecordedRun> Run::run_under_proot() {
 
 Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& setup) {
   SignalRelay signals = TRY(SignalRelay::start());
+  // proot leaves signals to its tracees, which those of a terminal reach by themselves.
+  if (header_.method == "proot") signals.pass_to_child();
   AppSetup own = setup;
   own.mount = [&] {
     // Closes APP's copy: a process that waits for the recorder while it holds the device open would

@@ -6,7 +6,11 @@
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <string_view>
 
 #include "base/channel.hpp"
@@ -66,13 +70,23 @@ SignalRelay::~SignalRelay() {
   if (fd_) restore_in_child();
 }
 
+namespace {
+
+std::optional<pid_t> first_child(pid_t process) {
+  const auto all = read_file(fmt::format("/proc/{0}/task/{0}/children", process));
+  const pid_t child = all ? std::atoi(all->c_str()) : 0;
+  return child > 0 ? std::optional(child) : std::nullopt;
+}
+
+}  // namespace
+
 void SignalRelay::relay_pending(pid_t app) {
   signalfd_siginfo info{};
   while (::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
     const int number = static_cast<int>(info.ssi_signo);
     const bool from_terminal = info.ssi_code == SI_KERNEL;
     if (number == SIGCHLD || number == SIGPIPE || from_terminal) continue;
-    ::kill(app, number);
+    ::kill(to_child_ ? first_child(app).value_or(app) : app, number);
   }
 }
 

@@ -40,6 +40,9 @@ class SignalRelay {
   void restore_in_child() const noexcept;
   /// Waits until `app` has ended and forwards signals; stops when it stops (job control).
   Result<AppEnd> wait(pid_t app);
+  /// Signals are for the first child of `app`, while it has one: `app` is a tracer that ignores
+  /// them.
+  void pass_to_child() { to_child_ = true; }
   SignalRelay(SignalRelay&&) = default;
   SignalRelay& operator=(SignalRelay&&) = delete;
   /// Restores the mask.
@@ -52,6 +55,7 @@ class SignalRelay {
   Fd fd_;
   sigset_t old_mask_;
   struct sigaction old_chld_;
+  bool to_child_ = false;
 };
 
 struct AppCommand {

@@ -68,6 +68,18 @@ TEST_F(Recorder, records_under_proot_and_leaves_no_mount) {
       wait_until(std::chrono::seconds(5), [&] { return mounts_with("heddle-record") == 0; }));
 }
 
+/// proot itself ignores them.
+TEST_F(Recorder, signals_reach_a_program_under_proot) {
+  if (!is_installed("proot") || !is_installed("fusermount3"))
+    HEDDLE_SKIP("proot or fusermount3 is not installed");
+  const auto ended = run({"sh", "-c",
+                          "\"$0\" -q --via proot --out run.txt sh -c '>up; exec sleep 60' & "
+                          "while [ ! -e up ]; do sleep 0.05; done; kill -TERM $!; wait $!; echo $?",
+                          program_},
+                         {{}, dir_.path(), {}, std::chrono::seconds(20)});
+  EXPECT_EQ(ended.out, "255\n") << ended.err;  // proot's own status
+}
+
 /// proot kills the processes that it knows: not one that is being forked, as some of these are
 /// while proot is stopped.
 TEST_F(Recorder, ends_a_process_that_proot_does_not_know_yet) {
