@@ -168,13 +168,14 @@ TEST_F(Recorder, lets_processes_outside_write_what_it_reads) {
   write_text_file(dir_ / "f", "old");
   int refused = 0;
   int opened = 0;
-  const auto outsider = when_exists(dir_ / "go", [&] {
+  auto outsider = when_exists(dir_ / "go", [&] {
     for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
          std::chrono::steady_clock::now() < end; ++opened)
       if (!Fd(::open((dir_ / "f").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC))) ++refused;
     write_text_file(dir_ / "stop", "");
   });
   const auto done = record_here({"/usr/bin/python3", "-c", kReadOften});
+  outsider.join();
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_GT(opened, 0);
   EXPECT_EQ(refused, 0) << "of " << opened;
@@ -191,7 +192,7 @@ TEST_F(Recorder, shows_what_a_mapping_outside_writes) {
   // As if it had not been written to for years.
   const timespec times[] = {{1'600'000'000, 0}, {1'600'000'000, 0}};
   ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "f").c_str(), times, 0), 0);
-  const auto outsider = when_exists(dir_ / "go", [&] {
+  auto outsider = when_exists(dir_ / "go", [&] {
     std::copy_n("new", 3, shared);
     write_text_file(dir_ / "stop", "");
   });
@@ -204,6 +205,7 @@ open('go', 'w').close()
 while not os.path.exists('stop'): time.sleep(0.01)
 print(before, m[:], os.read(fd, 3))
 )"});
+  outsider.join();
   EXPECT_EQ(done.out, "b'old' b'new' b'new'\n") << done.err;
   ::munmap(shared, 4096);
 }
