@@ -28,7 +28,8 @@ std::string lowest_layer(const std::string& options);
 
 class SlowFiles {
  public:
-  /// Paths below a directory of `slow` or `fast` are judged by it, the longest counting.
+  /// Paths below a directory of `slow` or `fast` are judged by it, the longest counting; else by
+  /// their real path.
   SlowFiles(std::vector<std::string> slow, std::vector<std::string> fast);
 
   /// Of the directory `path` (absolute). By --slow and --fast, else by the type of its file system,
@@ -41,8 +42,13 @@ class SlowFiles {
 
  private:
   FileSystemSpeed judge(const std::string& path, std::uint64_t device) const;
+  using Given = std::map<std::string, FileSystemSpeed>;
+
   const FileSystemSpeed* given(const std::string& path) const;
-  std::map<std::string, FileSystemSpeed> by_given_;
+  /// As given(), with symbolic links followed, those of the options' directories too.
+  const FileSystemSpeed* given_really(const std::string& path);
+  Given by_given_;
+  bool has_real_names_ = false;  ///< `by_given_` has them
   std::map<std::uint64_t, FileSystemSpeed> by_device_;
   std::map<std::string, const FileSystemSpeed*> by_directory_;
   std::optional<std::vector<std::string>> mount_points_;
