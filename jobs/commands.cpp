@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/backoff.hpp"
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/find_program.hpp"
@@ -481,36 +482,61 @@ int stop_command(int argc, char** argv) {
   return exit_done;
 }
 
-/// Unless there is nothing to stage, or it is not over.
-void stage_left_one(const std::string& id, const Options& o) {
+namespace {
+
+enum class Left : std::uint8_t { nothing, in_use, staged };
+
+/// Unless there is nothing to stage, or it is not over. `of_runs`: of `fs-job run`s alone.
+Left stage_left_one(const std::string& id, const Options& o, bool of_runs, std::string& archive) {
   const Spool spool = value_or_throw(Spool::at(id));
   const auto lock = spool.lock();
-  if (!lock) return;
+  if (!lock) return Left::nothing;
   auto job = value_or_throw(spool.read());
-  if (job.is_null()) return;
+  if (job.is_null()) return Left::nothing;
+  if (of_runs && !job.value("run", false) && !job.value("unwritten", false)) return Left::nothing;
   // Held by each fs-job run.
   const auto users = open_file(spool.directory() + "/users", O_RDWR | O_NOFOLLOW);
-  if (users && ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return;
+  if (users && ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return Left::in_use;
   if (o.jobid.empty()) {
     // A job that was stopped may be about to be staged by what stopped it.
     constexpr std::int64_t kHour = 3'600'000'000;
     if (job.contains("stop") ? job.value("stop", std::int64_t{0}) > now_us() - kHour
                              : !job.value("run", false))
-      return;
+      return Left::in_use;
   }
-  value_or_throw(write_all(STDOUT_FILENO, stage_job(spool, job, o, true) + "\n", "stdout"));
+  archive = stage_job(spool, job, o, true);
+  return Left::staged;
 }
 
 int stage_left(const Options& o) {
   int status = exit_done;
   const auto ids = o.jobid.empty() ? Spool::ids() : Words{value_or_throw(job_id(o.jobid))};
   for (const auto& id : ids) try {
-      stage_left_one(id, o);
+      std::string archive;
+      if (stage_left_one(id, o, false, archive) == Left::staged)
+        value_or_throw(write_all(STDOUT_FILENO, archive + "\n", "stdout"));
     } catch (const Error& error) {
       report(error);
       status = exit_failure;
     }
   return status;
+}
+
+}  // namespace
+
+Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit) {
+  Options o;
+  o.jobid = jobid;
+  std::string archive;
+  try {
+    Backoff pauses(std::chrono::milliseconds(10), std::chrono::milliseconds(100));
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (stage_left_one(jobid, o, true, archive) == Left::in_use && pauses.sleep_before(end)) {
+    }
+  } catch (const Error& error) {
+    return fail(error);
+  }
+  return archive;
 }
 
 int stage_command(int argc, char** argv) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <span>
+#include <string>
+
+#include "base/result.hpp"
 
 namespace heddle::jobs {
 
@@ -19,6 +23,11 @@ int stop_command(int argc, char** argv);
 int source_command(int argc, char** argv);
 int stage_command(int argc, char** argv);
 int watch_command(int argc, char** argv);
+
+/// Writes this node's archive of a job whose agents were killed before they could. Result: its
+/// path; empty: the job left nothing here, or agents are still alive after `limit`, which will
+/// write it.
+Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit);
 
 #ifdef HEDDLE_WITH_JOB_STORE
 /// Those of jobs/store.

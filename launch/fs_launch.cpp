@@ -30,6 +30,7 @@
 #include "base/try.hpp"
 #include "fsgen/doctor.hpp"
 #include "fsgen/guided_environment.hpp"
+#include "jobs/commands.hpp"
 #include "jobs/metadata.hpp"
 #include "jobs/spool.hpp"
 #include "launch/allocation.hpp"
@@ -48,6 +49,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
+/// The agents of a node end soon after the launcher that has killed them.
+constexpr std::chrono::seconds kAgentsEnd{2};
 
 struct Options {
   LaunchSettings settings;
@@ -160,7 +163,10 @@ void complete(LaunchSettings& s) {
 void apply_profile(Options& o) {
   const auto name = o.profile.empty() ? value_or_throw(selected_profile()) : o.profile;
   if (name.empty()) return;
-  const auto path = value_or_throw(find_profile(name));
+  const auto found = find_profile(name);
+  if (!found && o.profile.empty() && found.error().code() == ENOENT)
+    throw Error(name, "the selected profile is gone", "", "fs-launch profile use --none");
+  const auto path = value_or_throw(found);
   const auto profile = value_or_throw(read_profile(path));
   if (!profile.environment.empty() || !profile.files.empty()) o.settings.profile = path;
   const auto& container = profile.container;
@@ -182,19 +188,18 @@ int become_launcher(const Words& command) {
   return report_exec_failure(command[0], error);
 }
 
-/// `--report`, `--hold`: runs the launcher beside this process, which then prints the table.
-AppEnd run_launcher(const Words& command, const std::string& reports) {
-  const auto path = find_program(command[0]);
-  if (!path) return {report_exec_failure(command[0], path.error().code())};
+/// `--report`, `--hold`, `--job`: runs the launcher `path` beside this process, which then prints
+/// the table.
+AppEnd run_launcher(const std::string& path, const Words& command, const std::string& reports) {
   const auto begin = Clock::now();
   auto signals = value_or_throw(SignalRelay::start());
   auto app =
-      value_or_throw(AppProcess::start({*path, command, Environment().entries()}, {}, signals));
+      value_or_throw(AppProcess::start({path, command, Environment().entries()}, {}, signals));
   if (auto started = app.run(); !started)
     return {report_exec_failure(command[0], started.error().code())};
   if (reports.empty()) return value_or_throw(app.wait(signals));
   const auto size =
-      watch_ranks(reports.substr(reports.rfind('/') + 1), path->ends_with("/srun") ? app.pid() : 0);
+      watch_ranks(reports.substr(reports.rfind('/') + 1), path.ends_with("/srun") ? app.pid() : 0);
   const auto end = value_or_throw(app.wait(signals));
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;
@@ -223,15 +228,49 @@ void prepare_job(LaunchSettings& settings) {
   settings.job_start = variable("HEDDLE_JOB_START", std::to_string(jobs::now_us()));
   settings.job_to = std::filesystem::absolute(variable("HEDDLE_JOB_TO", ".")).string();
 }
+
+/// A launcher that is interrupted kills its ranks, and the agents that would write the node's
+/// archive. That of this node is written here.
+void finish_job(const LaunchSettings& settings, bool quiet) {
+  const auto archive = jobs::stage_killed_job(settings.job, kAgentsEnd);
+  if (!archive) return warn(archive.error());
+  if (!quiet)
+    say(archive->empty() ? "job " + settings.job + ": the nodes' archives are in " + settings.job_to
+                         : *archive);
+}
 #endif
+
+/// As a shell reads it; of control bytes, by bash's $'...'.
+std::string to_shell_word(const std::string& text) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
+  const auto shown = escape_for_terminal(text);
+  const bool is_escaped = shown != text;
+  std::string out = is_escaped ? "$'" : "'";
+  for (const char c : shown)
+    if (c == '\'')
+      out += is_escaped ? "\\'" : "'\\''";
+    else
+      out += c;
+  return out + "'";
+}
 
 void print_plan(const Hooks& hooks, const Words& command) {
   std::string out;
-  for (const auto& [name, value] : hooks.variables)
-    out += name + "=" + escape_for_terminal(value) + "\n";
+  for (const auto& [name, value] : hooks.variables) out += name + "=" + to_shell_word(value) + "\n";
   out += "command:";
-  for (const auto& word : command) out += " " + escape_for_terminal(word);
+  for (const auto& word : command) out += " " + to_shell_word(word);
   value_or_throw(write_all(STDOUT_FILENO, out + "\n", "stdout"));
+}
+
+/// Sets a profile's variables in this process, for ranks that no agent sets them in. Empty path:
+/// false.
+bool set_variables(const std::string& profile) {
+  if (profile.empty()) return false;
+  const auto variables = value_or_throw(read_profile(profile)).environment;
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  return !variables.empty();
 }
 
 /// The options given for ranks that no image holds.
@@ -253,10 +292,13 @@ std::string given_for_guiding(const LaunchSettings& s, const std::string& ship) 
 
 AppEnd launch(Options& o) {
   if (Environment().get("HEDDLE") == "off") {
+    if (o.dry_run) return print_plan({}, o.command), AppEnd();
     remove_hooks();
     leave_standing_mount();
     return {become_launcher(o.command)};
   }
+  const auto launcher = find_program(o.command[0]);
+  if (!launcher && !o.dry_run) return {report_exec_failure(o.command[0], launcher.error().code())};
   const auto guiding = given_for_guiding(o.settings, o.ship);
   const bool is_named = !o.settings.image.empty();
   apply_profile(o);
@@ -268,15 +310,19 @@ AppEnd launch(Options& o) {
   if (!o.settings.stage.empty() && o.settings.via == "direct")
     return {usage_error("fs-launch",
                         "--stage: not allowed with --via direct, where no mount serves copies")};
+  std::optional<ReportDirectory> reports;
   const auto unguided = [&](const Error& why) -> AppEnd {
     // The ranks would run outside of the image, or at once.
     if (!o.settings.image.empty() || !o.hold.mode.empty()) throw why;
-    if (!o.quiet) warn(Error("", why.message(), "the job runs without heddle", why.hint()));
-    if (!o.dry_run) return {become_launcher(o.command)};
-    print_plan({}, o.command);
-    return {};
+    std::string what = "the job runs without heddle";
+    if (o.job) what += ", and is not collected";
+    if (set_variables(o.settings.profile))
+      what += "; the profile's variables are set for ranks that get this environment";
+    if (!o.quiet || o.report) warn(Error("", why.message(), what, why.hint()));
+    if (o.dry_run) return print_plan({}, o.command), AppEnd();
+    reports.reset();
+    return {become_launcher(o.command)};
   };
-  std::optional<ReportDirectory> reports;
   if (o.report && !o.dry_run) {
     std::error_code ignored;  // create() fails then
     std::filesystem::create_directories(default_cache_dir(), ignored);
@@ -300,7 +346,7 @@ AppEnd launch(Options& o) {
 #ifdef HEDDLE_WITH_JOBS
   if (o.job) prepare_job(o.settings);
 #endif
-  const auto hooks = hooks_for(o.settings, find_program(o.command[0]).value_or(""));
+  const auto hooks = hooks_for(o.settings, launcher.value_or(""));
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
     for (const auto& note : hooks->notes) warn(note);
@@ -309,8 +355,12 @@ AppEnd launch(Options& o) {
     return {};
   }
   for (const auto& [name, value] : hooks->variables) ::setenv(name.c_str(), value.c_str(), 1);
-  if (!reports && !hold) return {become_launcher(o.command)};
-  return run_launcher(o.command, reports ? reports->path() : "");
+  if (!reports && !hold && !o.job) return {become_launcher(o.command)};
+  const auto end = run_launcher(*launcher, o.command, reports ? reports->path() : "");
+#ifdef HEDDLE_WITH_JOBS
+  if (o.job) finish_job(o.settings, o.quiet);
+#endif
+  return end;
 }
 
 /// Becomes libexec/heddle/heddle-pmix (launch/pmix), the one program that needs libpmix. One error
@@ -340,7 +390,8 @@ int run_program(int argc, char** argv) {
     split = split_command_line(app, argc, argv);
   }
   if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
-  if (split.command.empty()) return usage_error("fs-launch", "no launcher given");
+  if (split.command.empty() || split.command[0].empty())
+    return usage_error("fs-launch", "no launcher given");
   const auto words = static_cast<int>(split.command.size());
   if (std::string_view(argv[argc - words - 1]) != "--") {
     if (split.command[0] == "profile") return profile_main(words, argv + argc - words);
@@ -350,6 +401,8 @@ int run_program(int argc, char** argv) {
   }
   if (o.hold.mode == "exec" && !o.settings.image.empty())
     return usage_error("fs-launch", "--hold exec and --image exclude each other");
+  if (o.hold.mode.empty() && (!o.hold_id.empty() || o.hold_limit != 0 || o.tool >= 0))
+    return usage_error("fs-launch", "--hold-id, --hold-limit and --tool need --hold");
   if (o.job && (!o.settings.image.empty() || !o.hold.mode.empty()))
     return usage_error("fs-launch", "--job excludes --image and --hold");
   o.command = std::move(split.command);

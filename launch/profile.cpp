@@ -31,6 +31,7 @@ constexpr std::size_t kLargestFile = 4UL << 20;
 constexpr std::chrono::seconds kLockLimit{20};
 constexpr const char* kSelected = "selected";
 constexpr const char* kSuffix = ".json";
+constexpr const char* kNoProfile = "no profile of this name";
 
 /// Thrown in this file only; parse_profile() turns it into an Error.
 struct Wrong {
@@ -334,10 +335,13 @@ Result<void> ProfileDirectory::edit(const std::string& name,
                                     const std::function<Result<void>(Profile&)>& change) const {
   TRY(check_profile_name(name));
   const auto held = TRY(lock());
-  auto profile = TRY(load(name));
-  TRY(change(profile));
-  TRY(check_profile(profile, name));
-  return write(file_of(name), to_json(profile));
+  auto profile = load(name);
+  if (!profile && profile.error().code() == ENOENT)
+    return fail_errno(name, kNoProfile, ENOENT, "fs-launch profile list");
+  if (!profile) return fail(std::move(profile.error()));
+  TRY(change(*profile));
+  TRY(check_profile(*profile, name));
+  return write(file_of(name), to_json(*profile));
 }
 
 Result<void> ProfileDirectory::remove(const std::vector<std::string>& names) const {
@@ -370,7 +374,7 @@ Result<std::string> find_profile(const std::string& name) {
     if (::lstat(path.c_str(), &status) == 0) return path;
     if (errno != ENOENT && errno != ENOTDIR) return fail_errno(path, "cannot read");
   }
-  return fail_errno(name, "no profile of this name", ENOENT, "fs-launch profile list");
+  return fail_errno(name, kNoProfile, ENOENT, "fs-launch profile list");
 }
 
 Result<Profile> read_profile(const std::string& path) {

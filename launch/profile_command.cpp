@@ -60,6 +60,21 @@ Result<Profile::Mpi> find_mpi(const Words& options) {
                       first.value("path", "")};
 }
 
+bool is_shell_name(const std::string& name) {
+  constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
+  return !name.empty() && std::string_view(kLetters).find(name[0]) != std::string_view::npos &&
+         name.find_first_not_of(std::string(kLetters) + "0123456789") == name.npos;
+}
+
+/// Other nodes may have what this one has not.
+void warn_of_missing(const Profile& profile) {
+  std::error_code error;
+  Words paths = {profile.map, profile.container.source};
+  for (const auto& file : profile.files) paths.push_back(file.substr(0, file.find(':')));
+  for (const auto& path : paths)
+    if (!path.empty() && !fs::exists(path, error)) warn(path + ": is not on this node");
+}
+
 /// Adds the options of create and edit to `profile`.
 Result<void> apply(const Options& o, Profile& profile) {
   for (const auto& field : o.cleared) {
@@ -83,8 +98,9 @@ Result<void> apply(const Options& o, Profile& profile) {
       profile.files.push_back(file);
   for (const auto& variable : o.variables) {
     const auto equals = variable.find('=');
-    if (equals == variable.npos || equals == 0)
-      return fail(variable, "no variable", "", "--env NAME=VALUE");
+    if (equals == variable.npos || !is_shell_name(variable.substr(0, equals)))
+      return fail(variable, "is no NAME=VALUE", "",
+                  "a name is of letters, digits and '_', and begins with no digit");
     profile.environment[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   if (!o.mpi.empty()) profile.mpi = TRY(find_mpi({"--prefix", o.mpi}));
@@ -93,8 +109,14 @@ Result<void> apply(const Options& o, Profile& profile) {
 }
 
 int run_create(const Options& o) {
+  // Before a job of --trace runs.
+  std::error_code error;
+  if (!o.name.empty() && fs::exists(directory_of(o).file_of(o.name), error))
+    throw Error::from_errno(o.name, "cannot make the profile", EEXIST,
+                            "fs-launch profile edit " + o.name + ", or delete " + o.name);
   Profile profile;
   value_or_throw(apply(o, profile));
+  warn_of_missing(o.profile);
   // A profile of something else is for any MPI: that of an image may not be the machine's first.
   if (profile.mpi.library.empty() && (o.name.empty() || profile == Profile()))
     profile.mpi = value_or_throw(find_mpi({}));
@@ -162,6 +184,10 @@ int run_delete(const Options& o) {
 }
 
 int run_edit(const Options& o) {
+  if (o.profile == Profile() && o.variables.empty() && o.mpi.empty() && o.trace.empty() &&
+      o.cleared.empty())
+    throw Error(o.name, "nothing to change", "", "fs-launch profile edit --help");
+  warn_of_missing(o.profile);
   value_or_throw(directory_of(o).edit(o.name, [&](Profile& profile) { return apply(o, profile); }));
   return exit_done;
 }

@@ -39,7 +39,9 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 constexpr std::chrono::seconds kToolIsGone{10};
 constexpr std::chrono::seconds kBeat{1};
-constexpr std::chrono::hours kOld{24};
+/// Ranks take a tool that is silent for kToolIsGone for gone; a file server's clock may differ.
+constexpr std::chrono::minutes kOld{10};
+constexpr std::size_t kLongestId = 64;
 
 std::string holds_directory() { return default_cache_dir() + "/hold"; }
 
@@ -213,7 +215,7 @@ bool will_stop_at_exec(const HoldSettings& hold, std::int64_t rank, std::uint64_
   return answer == 'y';
 }
 
-/// Of fs-launches that were killed: no process has said for a day that the tool lives.
+/// Of fs-launches that were killed: no process has said for a while that the tool lives.
 void sweep_old() {
   std::error_code error;
   for (fs::directory_iterator at(holds_directory(), error), end; !error && at != end;
@@ -287,6 +289,11 @@ void hold_rank(const std::string& settings, std::int64_t rank, std::uint64_t siz
 
 Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on_exit,
                           std::chrono::seconds limit) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+  if (id.find_first_not_of(kPlain) != id.npos || id.starts_with('.') || id.size() > kLongestId)
+    return fail(id, "cannot be a hold's ID", "",
+                "64 letters, digits, '-', '_' and '.' at most, the first no '.'");
   const auto all = holds_directory();
   std::error_code ignored;
   fs::create_directories(default_cache_dir(), ignored);
@@ -298,6 +305,9 @@ Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on
     const Fd file = TRY(open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
     TRY(write_all(file.get(), "hold\n", path));
   }
+  if (!id.empty() && fs::exists(all + "/" + id, ignored))
+    return fail(id, "is the ID of another hold", "",
+                "one whose fs-launch was killed is removed after ten minutes");
   if (!id.empty()) TRY(directory.move_to(all + "/" + id));
   std::optional<OtherProcess> its;
   if (tool > 0) its = TRY(OtherProcess::open(tool));

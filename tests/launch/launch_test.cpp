@@ -266,12 +266,14 @@ TEST_P(Launched, ranks_without_fuse_a_temporary_directory_or_the_library_run) {
   const auto library = fs::path(fs_launch_).parent_path().parent_path() / "lib/heddle";
   const auto plan = launch(app, {"--dry-run"});
   const auto lines = lines_of(plan.out);
-  const auto no_library = run(Strings{"unshare", "-m", "sh", "-c",
-                                      "export \"$1\" \"$2\" \"$3\"; shift 3; mount -t tmpfs none " +
-                                          library.string() + " && exec \"$@\"",
-                                      "sh"} +
-                                  Strings{lines[0], lines[1], lines[2]} + app,
-                              options_);
+  // As --dry-run prints it for a shell.
+  const auto no_library =
+      run(Strings{"unshare", "-m", "sh", "-c",
+                  "export " + lines[0] + " " + lines[1] + " " + lines[2] +
+                      "; mount -t tmpfs none " + library.string() + " && exec \"$@\"",
+                  "sh"} +
+              app,
+          options_);
   EXPECT_EQ(no_library.out, bare.out);
   EXPECT_EQ(no_library.status, 0);
 }
@@ -431,6 +433,53 @@ TEST_F(FsLaunch, dry_run_starts_nothing) {
   EXPECT_EQ(plan.status, 0);
   EXPECT_THAT(plan.out, HasSubstr("HEDDLE_LAUNCH=" + fs_launch_));
   EXPECT_FALSE(fs::exists(dir_ / "started"));
+  options_.env.push_back("HEDDLE=off");
+  const Strings odd = {"touch", "started", "a b", "x\ny'", "", "*", "it's"};
+  const auto off = launch(odd, {"--dry-run"});
+  EXPECT_FALSE(fs::exists(dir_ / "started"));
+  ASSERT_THAT(off.out, ::testing::StartsWith("command: touch "));
+  // As a shell reads it.
+  const auto pasted = sh("printf '%s\\0' " + off.out.substr(std::string("command: ").size()));
+  std::string words;
+  for (const auto& word : odd) words += word + '\0';
+  EXPECT_EQ(pasted.out, words);
+}
+
+TEST_F(FsLaunch, job_with_a_useless_map_runs_as_without) {
+  options_.env.push_back("XDG_CONFIG_HOME=" + dir_ / "config");
+  ASSERT_EQ(launch({"create", "p", "--env", "A=1", "--map", "/none.map"}, {"profile"}).status, 0);
+  const auto plain = launch({"sh", "-c", "echo \"<$A>\""}, {"--profile", "p", "--report", "-q"});
+  EXPECT_EQ(plain.out, "<1>\n");
+  EXPECT_THAT(plain.err, HasSubstr("/none.map: cannot open"));
+  EXPECT_EQ(sh("ls cache/heddle | grep ^launch-").out, "");
+  const auto job = launch({"true"}, {"--map", "/none.map", "--job"});
+  EXPECT_THAT(job.err, HasSubstr("is not collected"));
+}
+
+TEST_F(FsLaunch, odd_options_of_a_hold_are_refused) {
+  const auto status = [&](const Strings& options) { return launch({"true"}, options).status; };
+  for (const char* id : {"../up", "a/b", "..", "a b", "a\nb", ".hidden"})
+    EXPECT_EQ(status({"--hold", "--hold-id", id}), 3) << id;
+  EXPECT_EQ(status({"--hold-id", "id"}), 2);
+  EXPECT_EQ(status({"--tool", "1"}), 2);
+  EXPECT_EQ(status({"--hold-limit", "9"}), 2);
+  fs::create_directories(dir_ / "cache/heddle/hold/taken");
+  EXPECT_THAT(launch({"true"}, {"--hold", "--hold-id", "taken"}).err,
+              HasSubstr("taken: is the ID of another hold"));
+  EXPECT_EQ(sh("ls cache/heddle/hold").out, "taken\n");
+}
+
+/// A launcher that is interrupted kills its ranks and their agents, which would write the archive.
+TEST_P(Launched, archive_of_an_interrupted_job_is_written) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  fs::create_directory(dir_ / "jobs");
+  options_.env.insert(options_.env.end(),
+                      {"HEDDLE_JOB_TO=" + dir_ / "jobs", "HEDDLE_JOB_SPOOL=" + dir_ / "spool"});
+  const auto ours = sh(
+      "setsid " + to_shell(launched(two({"sh", "-c", "echo >up; exec sleep 60"}), {"--job"})) +
+      " >/dev/null & while [ ! -e up ]; do sleep 0.05; done; kill -INT $!; wait; ls jobs | wc -l; "
+      "find spool -name job.json");
+  EXPECT_EQ(ours.out, "1\n") << ours.err;
 }
 
 TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {

@@ -314,6 +314,9 @@ TEST_F(ProfileCommand, refuses_wrong_words) {
                              {"edit", "none", "--env", "A=b"},
                              {"create", "../a", "--map", "/x"},
                              {"create", "a", "--map", "/x", "--env", "A"},
+                             {"create", "a", "--map", "/x", "--env", "A-B=1"},
+                             {"create", "a", "--map", "/x", "--env", "1A=1"},
+                             {"edit", "none"},
                              {"create", "a", "--image", "-v"},
                              {"import", dir_ / "none"}};
   for (const auto& words : failing) EXPECT_EQ(run(words), 3) << ::testing::PrintToString(words);
