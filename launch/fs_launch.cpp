@@ -50,7 +50,7 @@ namespace {
 using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 /// The agents of a node end soon after the launcher that has killed them.
-constexpr std::chrono::seconds kAgentsEnd{2};
+constexpr std::chrono::seconds kAgentsEnd{5};
 
 struct Options {
   LaunchSettings settings;

@@ -149,7 +149,7 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, std
                        size - reports.size() == 1 ? "" : "s", missing_ranks(ranks, size), kSilent);
   if (nodes.empty()) return out;
   out += fmt::format("{:<20} {:>6} {:>7} {:>10} {:>8} {:>8} {:>8}  {}\n", "node", "ranks", "guided",
-                     "look-ups", "opens", "ms/rank", "cpu", "why not");
+                     "look-ups", "opens", "ms/rank", "cpu ms", "why not");
   for (const auto& [name, node] : nodes) {
     std::string reasons;
     for (const auto& [why, count] : node.reasons)

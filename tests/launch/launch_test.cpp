@@ -475,10 +475,11 @@ TEST_P(Launched, archive_of_an_interrupted_job_is_written) {
   fs::create_directory(dir_ / "jobs");
   options_.env.insert(options_.env.end(),
                       {"HEDDLE_JOB_TO=" + dir_ / "jobs", "HEDDLE_JOB_SPOOL=" + dir_ / "spool"});
-  const auto ours = sh(
-      "setsid " + to_shell(launched(two({"sh", "-c", "echo >up; exec sleep 60"}), {"--job"})) +
-      " >/dev/null & while [ ! -e up ]; do sleep 0.05; done; kill -INT $!; wait; ls jobs | wc -l; "
-      "find spool -name job.json");
+  const auto ours =
+      sh("setsid " + to_shell(launched(two({"sh", "-c", "echo >up; exec sleep 60"}), {"--job"})) +
+         " >/dev/null & while [ ! -e up ]; do sleep 0.05; done; kill -INT $!; wait; "
+         "for i in $(seq 100); do [ \"$(ls jobs)\" ] && break; sleep 0.1; done; ls jobs | wc -l; "
+         "find spool -name job.json");
   EXPECT_EQ(ours.out, "1\n") << ours.err;
 }
 
