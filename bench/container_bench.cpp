@@ -48,7 +48,7 @@ using Json = nlohmann::json;
 struct Settings {
   std::string stage;
   std::string rootfs;
-  unsigned rounds = 30;
+  unsigned rounds = 60;
 };
 
 class Bench {

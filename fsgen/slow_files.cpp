@@ -100,21 +100,6 @@ SlowFiles::SlowFiles(std::vector<std::string> slow, std::vector<std::string> fas
   add(fast, false);
 }
 
-const FileSystemSpeed* SlowFiles::given_really(const std::string& path) {
-  if (by_given_.empty()) return nullptr;
-  std::error_code error;
-  if (!has_real_names_) {
-    has_real_names_ = true;
-    for (const auto& [name, speed] : Given(by_given_)) {
-      auto real = std::filesystem::canonical(name, error).string();
-      if (!error && !real.ends_with('/')) real += '/';
-      if (!error) by_given_.emplace(std::move(real), speed);
-    }
-  }
-  const auto real = std::filesystem::canonical(path, error).string();
-  return error ? nullptr : given(real);
-}
-
 const FileSystemSpeed* SlowFiles::given(const std::string& path) const {
   for (auto parent = path + "/"; !parent.empty();
        parent.resize(parent.rfind('/', parent.size() - 2) + 1)) {
@@ -144,7 +129,12 @@ const FileSystemSpeed& SlowFiles::speed_of(const std::string& path) {
   auto& known = by_directory_[path];
   if (known) return *known;
   if (const auto* speed = given(path)) return *(known = speed);
-  if (const auto* speed = given_really(path)) return *(known = speed);
+  if (!by_given_.empty()) {
+    // The options' own directories are not asked: their server may be dead, and of no use to APP.
+    std::error_code error;
+    const auto real = std::filesystem::canonical(path, error).string();
+    if (const auto* speed = error ? nullptr : given(real)) return *(known = speed);
+  }
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0) st.st_dev = 0;
   const auto [at, is_new] = by_device_.try_emplace(st.st_dev);

@@ -42,13 +42,8 @@ class SlowFiles {
 
  private:
   FileSystemSpeed judge(const std::string& path, std::uint64_t device) const;
-  using Given = std::map<std::string, FileSystemSpeed>;
-
   const FileSystemSpeed* given(const std::string& path) const;
-  /// As given(), with symbolic links followed, those of the options' directories too.
-  const FileSystemSpeed* given_really(const std::string& path);
-  Given by_given_;
-  bool has_real_names_ = false;  ///< `by_given_` has them
+  std::map<std::string, FileSystemSpeed> by_given_;
   std::map<std::uint64_t, FileSystemSpeed> by_device_;
   std::map<std::string, const FileSystemSpeed*> by_directory_;
   std::optional<std::vector<std::string>> mount_points_;

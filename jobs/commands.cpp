@@ -486,7 +486,8 @@ namespace {
 
 enum class Left : std::uint8_t { nothing, in_use, staged };
 
-/// Unless there is nothing to stage, or it is not over. `of_runs`: of `fs-job run`s alone.
+/// Unless there is nothing to stage, or it is not over. `of_runs`: only jobs that `fs-job run`
+/// began.
 Left stage_left_one(const std::string& id, const Options& o, bool of_runs, std::string& archive) {
   const Spool spool = value_or_throw(Spool::at(id));
   const auto lock = spool.lock();
@@ -535,6 +536,8 @@ Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::mill
     }
   } catch (const Error& error) {
     return fail(error);
+  } catch (const std::exception& error) {
+    return fail(jobid, "cannot write the job's archive", error.what());
   }
   return archive;
 }

@@ -24,9 +24,9 @@ int source_command(int argc, char** argv);
 int stage_command(int argc, char** argv);
 int watch_command(int argc, char** argv);
 
-/// Writes this node's archive of a job whose agents were killed before they could. Result: its
-/// path; empty: the job left nothing here, or agents are still alive after `limit`, which will
-/// write it.
+/// Writes this node's archive of a job whose `fs-job run`s were killed before they could, or could
+/// not. Result: its path; empty: the job left nothing here, or some are alive after `limit`, which
+/// will write it.
 Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit);
 
 #ifdef HEDDLE_WITH_JOB_STORE

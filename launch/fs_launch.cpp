@@ -181,9 +181,8 @@ void apply_profile(Options& o) {
                "fs-launch profile edit " + name + " --mpi DIR"));
 }
 
-/// Becomes the launcher. Returns the exit status when that fails.
-int become_launcher(const Words& command) {
-  const auto path = find_program(command[0]);
+/// Becomes the launcher at `path`. Returns the exit status when that fails.
+int become_launcher(const Result<std::string>& path, const Words& command) {
   const int error = path ? execute({*path, command, Environment().entries()}) : path.error().code();
   return report_exec_failure(command[0], error);
 }
@@ -229,24 +228,29 @@ void prepare_job(LaunchSettings& settings) {
   settings.job_to = std::filesystem::absolute(variable("HEDDLE_JOB_TO", ".")).string();
 }
 
-/// A launcher that is interrupted kills its ranks, and the agents that would write the node's
-/// archive. That of this node is written here.
-void finish_job(const LaunchSettings& settings, bool quiet) {
-  const auto archive = jobs::stage_killed_job(settings.job, kAgentsEnd);
+/// A launcher that is interrupted kills its ranks, and the agents that would write their node's
+/// archive. If none is left to do it, this node's is written here.
+void finish_job(const LaunchSettings& settings, AppEnd end, bool quiet) {
+  const bool is_normal = end.status == 0 && end.signal == 0;
+  const auto archive =
+      jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
   if (!archive) return warn(archive.error());
   if (!quiet)
-    say(archive->empty() ? "job " + settings.job + ": the nodes' archives are in " + settings.job_to
+    say(archive->empty() ? "job " + settings.job + ": each node writes its archive into " +
+                               settings.job_to + " when its last rank has ended"
                          : *archive);
 }
 #endif
 
-/// As a shell reads it; of control bytes, by bash's $'...'.
+/// As a shell reads it; with control bytes, as bash does ($'...').
 std::string to_shell_word(const std::string& text) {
   constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
-  const auto shown = escape_for_terminal(text);
-  const bool is_escaped = shown != text;
+  const bool is_escaped = !is_valid_utf8(text) || std::ranges::any_of(text, [](unsigned char c) {
+    return c < ' ' || c == 0x7F;
+  });
+  const auto shown = is_escaped ? escape_for_terminal(text) : text;
   std::string out = is_escaped ? "$'" : "'";
   for (const char c : shown)
     if (c == '\'')
@@ -291,13 +295,13 @@ std::string given_for_guiding(const LaunchSettings& s, const std::string& ship) 
 }
 
 AppEnd launch(Options& o) {
+  const auto launcher = find_program(o.command[0]);
   if (Environment().get("HEDDLE") == "off") {
     if (o.dry_run) return print_plan({}, o.command), AppEnd();
     remove_hooks();
     leave_standing_mount();
-    return {become_launcher(o.command)};
+    return {become_launcher(launcher, o.command)};
   }
-  const auto launcher = find_program(o.command[0]);
   if (!launcher && !o.dry_run) return {report_exec_failure(o.command[0], launcher.error().code())};
   const auto guiding = given_for_guiding(o.settings, o.ship);
   const bool is_named = !o.settings.image.empty();
@@ -316,12 +320,12 @@ AppEnd launch(Options& o) {
     if (!o.settings.image.empty() || !o.hold.mode.empty()) throw why;
     std::string what = "the job runs without heddle";
     if (o.job) what += ", and is not collected";
-    if (set_variables(o.settings.profile))
+    if (!o.dry_run && set_variables(o.settings.profile))
       what += "; the profile's variables are set for ranks that get this environment";
-    if (!o.quiet || o.report) warn(Error("", why.message(), what, why.hint()));
+    if (!o.quiet || o.report || o.job) warn(Error("", why.message(), what, why.hint()));
     if (o.dry_run) return print_plan({}, o.command), AppEnd();
     reports.reset();
-    return {become_launcher(o.command)};
+    return {become_launcher(launcher, o.command)};
   };
   if (o.report && !o.dry_run) {
     std::error_code ignored;  // create() fails then
@@ -355,10 +359,10 @@ AppEnd launch(Options& o) {
     return {};
   }
   for (const auto& [name, value] : hooks->variables) ::setenv(name.c_str(), value.c_str(), 1);
-  if (!reports && !hold && !o.job) return {become_launcher(o.command)};
+  if (!reports && !hold && !o.job) return {become_launcher(launcher, o.command)};
   const auto end = run_launcher(*launcher, o.command, reports ? reports->path() : "");
 #ifdef HEDDLE_WITH_JOBS
-  if (o.job) finish_job(o.settings, o.quiet);
+  if (o.job) finish_job(o.settings, end, o.quiet);
 #endif
   return end;
 }

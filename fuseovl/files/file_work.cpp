@@ -196,8 +196,10 @@ Pieces work_in_caller(const FileWork& work, std::vector<WorkResult>& results) {
   };
   const std::size_t count = results.size();
   std::size_t parts =
-      std::min<std::size_t>(std::thread::hardware_concurrency(), count / kPiecesOfThread);
-  // A table of descriptors that threads share grows by synchronize_rcu: so it grows before.
+      work.try_in_caller
+          ? std::min<std::size_t>(std::thread::hardware_concurrency(), count / kPiecesOfThread)
+          : 1;
+  // To make a table of descriptors larger that threads share takes milliseconds (synchronize_rcu).
   if (parts > 1) {
     const Fd any(::open("/", O_PATH | O_CLOEXEC));
     if (!Fd(::fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(count) + kOtherFds))) parts = 1;

@@ -46,7 +46,8 @@ struct FileWork {
   /// The absolute path of a piece's file; empty: unknown.
   std::function<std::string_view(std::size_t)> path_of;
   /// Does one piece in the caller, in any thread, if that cannot wait for others; false: the child
-  /// does it.
+  /// does it. Its threads may still be ending on return: a user namespace cannot be entered at
+  /// once.
   std::function<bool(std::size_t, WorkPlace&)> try_in_caller = {};
   /// Descriptors that the child keeps.
   std::vector<int> kept = {};

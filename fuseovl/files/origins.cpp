@@ -237,7 +237,7 @@ class CallersCheck {
   bool operator()(const MapObject& object, bool keep, const WorkPlace& place, Finding& found) {
     auto opened = open_in_caller(object.path, root_, directories_);
     if (!opened) return false;
-    thread_local FileSystems file_systems;  // of the root's device only
+    thread_local FileSystems file_systems;  // LocalRoot opens on one device only
     Finding out = examine(*opened, directories_.are_shown_to_others(), file_systems);
     if (out.wrong || out.stamp.size != object.stamp.size ||
         out.stamp.mtime_ns != object.stamp.mtime_ns)

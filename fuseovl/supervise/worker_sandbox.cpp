@@ -103,13 +103,16 @@ bool WorkerSandbox::allow(const std::vector<std::string>& reopened,
 Result<void> WorkerSandbox::enter(pid_t supervisor) {
   if constexpr (kSanitized) return {};
   const std::uint64_t kept = reopens_ ? std::uint64_t{1} << CAP_DAC_READ_SEARCH : 0;
-  TRY(drop_capabilities(kName, kept));
-  TRY(give_up_new_privileges(kName));
-  Result<void> restricted;
-  if (files_) restricted = files_->restrict_thread(kName);
+  // All of it, whatever fails.
+  auto done = drop_capabilities(kName, kept);
+  const auto add = [&](Result<void> next) {
+    if (done && !next) done = std::move(next);
+  };
+  add(give_up_new_privileges(kName));
+  if (files_) add(files_->restrict_thread(kName));
   allow_living(calls_, supervisor);
-  TRY(calls_.load(kName));
-  return restricted;
+  add(calls_.load(kName));
+  return done;
 }
 
 namespace {

@@ -39,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 constexpr std::chrono::seconds kToolIsGone{10};
 constexpr std::chrono::seconds kBeat{1};
-/// Ranks take a tool that is silent for kToolIsGone for gone; a file server's clock may differ.
+/// Ranks take a tool for gone that is silent for kToolIsGone: its directory is of no use then.
 constexpr std::chrono::minutes kOld{10};
 constexpr std::size_t kLongestId = 64;
 
@@ -215,15 +215,16 @@ bool will_stop_at_exec(const HoldSettings& hold, std::int64_t rank, std::uint64_
   return answer == 'y';
 }
 
-/// Of fs-launches that were killed: no process has said for a while that the tool lives.
-void sweep_old() {
-  std::error_code error;
+/// Of fs-launches that were killed: no process has said for a while that the tool lives. `own` was
+/// written just now, by the clock of the file server.
+void sweep_old(const std::string& own) {
+  std::error_code error, failed;
+  const auto now = fs::last_write_time(own, error);
   for (fs::directory_iterator at(holds_directory(), error), end; !error && at != end;
        at.increment(error)) {
-    std::error_code failed;
-    const auto last = fs::last_write_time(at->path() / "alive", failed);
-    if (!failed && fs::file_time_type::clock::now() - last > kOld)
-      (void)remove_tree(at->path().string());
+    auto last = fs::last_write_time(at->path() / "alive", failed);
+    if (failed) last = fs::last_write_time(at->path(), failed);
+    if (!failed && now - last > kOld) (void)remove_tree(at->path().string());
   }
 }
 
@@ -298,13 +299,13 @@ Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on
   std::error_code ignored;
   fs::create_directories(default_cache_dir(), ignored);
   TRY(RunDirectory::open_at(all));
-  sweep_old();
   auto directory = TRY(TempDir::create("hold", all));
   for (const auto* name : {"state", "alive"}) {
     const auto path = directory.path() + "/" + name;
     const Fd file = TRY(open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
     TRY(write_all(file.get(), "hold\n", path));
   }
+  sweep_old(directory.path() + "/alive");
   if (!id.empty() && fs::exists(all + "/" + id, ignored))
     return fail(id, "is the ID of another hold", "",
                 "one whose fs-launch was killed is removed after ten minutes");

@@ -51,18 +51,16 @@ TEST(SlowFiles, the_lowest_layer_of_an_overlay_is_the_last_of_its_list) {
   EXPECT_EQ(lowest_layer(""), "");
 }
 
-TEST(SlowFiles, named_directories_are_found_over_symbolic_links) {
+TEST(SlowFiles, links_to_named_directories_are_followed) {
   const TestDir dir;
   fs::create_directories(dir / "usr/lib/a");
   fs::create_symlink("usr/lib", dir / "lib");
-  fs::create_symlink("usr", dir / "other");
   const auto is_slow = [&](const std::string& slow, const std::string& path) {
     return SlowFiles({dir / slow}, {}).speed_of(dir / path).why == "--slow " + dir / slow;
   };
   EXPECT_TRUE(is_slow("usr/lib", "usr/lib/a"));
   EXPECT_TRUE(is_slow("usr/lib", "lib/a"));
-  EXPECT_TRUE(is_slow("lib", "usr/lib/a"));
-  EXPECT_TRUE(is_slow("other/lib", "lib/a"));
+  EXPECT_TRUE(is_slow("lib", "lib/a"));
   EXPECT_FALSE(is_slow("usr/lib/a", "lib"));
   EXPECT_FALSE(is_slow("none", "lib/a"));
   SlowFiles files({dir / "usr"}, {dir / "lib"});

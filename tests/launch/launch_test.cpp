@@ -434,7 +434,7 @@ TEST_F(FsLaunch, dry_run_starts_nothing) {
   EXPECT_THAT(plan.out, HasSubstr("HEDDLE_LAUNCH=" + fs_launch_));
   EXPECT_FALSE(fs::exists(dir_ / "started"));
   options_.env.push_back("HEDDLE=off");
-  const Strings odd = {"touch", "started", "a b", "x\ny'", "", "*", "it's"};
+  const Strings odd = {"touch", "started", "a b", "x\ny'", "", "*", "it's", "a\\b"};
   const auto off = launch(odd, {"--dry-run"});
   EXPECT_FALSE(fs::exists(dir_ / "started"));
   ASSERT_THAT(off.out, ::testing::StartsWith("command: touch "));
@@ -447,9 +447,13 @@ TEST_F(FsLaunch, dry_run_starts_nothing) {
 
 TEST_F(FsLaunch, job_with_a_useless_map_runs_as_without) {
   options_.env.push_back("XDG_CONFIG_HOME=" + dir_ / "config");
-  ASSERT_EQ(launch({"create", "p", "--env", "A=1", "--map", "/none.map"}, {"profile"}).status, 0);
-  const auto plain = launch({"sh", "-c", "echo \"<$A>\""}, {"--profile", "p", "--report", "-q"});
-  EXPECT_EQ(plain.out, "<1>\n");
+  ASSERT_EQ(launch({"create", "p", "--env", "A=1", "--env", "PATH=/none", "--map", "/none.map"},
+                   {"profile"})
+                .status,
+            0);
+  const auto plain =
+      launch({"sh", "-c", "echo \"<$A $PATH>\""}, {"--profile", "p", "--report", "-q"});
+  EXPECT_EQ(plain.out, "<1 /none>\n");
   EXPECT_THAT(plain.err, HasSubstr("/none.map: cannot open"));
   EXPECT_EQ(sh("ls cache/heddle | grep ^launch-").out, "");
   const auto job = launch({"true"}, {"--map", "/none.map", "--job"});
@@ -469,18 +473,20 @@ TEST_F(FsLaunch, odd_options_of_a_hold_are_refused) {
   EXPECT_EQ(sh("ls cache/heddle/hold").out, "taken\n");
 }
 
-/// A launcher that is interrupted kills its ranks and their agents, which would write the archive.
-TEST_P(Launched, archive_of_an_interrupted_job_is_written) {
+/// As a launcher does that is interrupted.
+TEST_P(Launched, archive_of_a_job_whose_agents_are_killed_is_written) {
   if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
   fs::create_directory(dir_ / "jobs");
   options_.env.insert(options_.env.end(),
                       {"HEDDLE_JOB_TO=" + dir_ / "jobs", "HEDDLE_JOB_SPOOL=" + dir_ / "spool"});
+  // The agents are killed for certain here.
+  const auto rank = Strings{"sh", "-c", "echo $PPID >up.$$; exec sleep 60"};
   const auto ours =
-      sh("setsid " + to_shell(launched(two({"sh", "-c", "echo >up; exec sleep 60"}), {"--job"})) +
-         " >/dev/null & while [ ! -e up ]; do sleep 0.05; done; kill -INT $!; wait; "
-         "for i in $(seq 100); do [ \"$(ls jobs)\" ] && break; sleep 0.1; done; ls jobs | wc -l; "
-         "find spool -name job.json");
-  EXPECT_EQ(ours.out, "1\n") << ours.err;
+      sh(to_shell(launched(two(rank), {"--job"})) +
+         " >/dev/null & while [ $(cat up.* 2>/dev/null | wc -l) -lt 2 ]; do sleep 0.05; done; "
+         "kill -KILL $(cat up.*); wait; ls jobs | wc -l; find spool -name job.json; "
+         "tar -xOf jobs/*.tar.gz --wildcards '*job*.json' | grep -c '\"left\"'");
+  EXPECT_EQ(ours.out, "1\n1\n") << ours.err;
 }
 
 TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
