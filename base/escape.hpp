@@ -15,6 +15,9 @@ std::string escape_for_terminal(std::string_view text);
 /// The inverse of escape_for_terminal(); nullopt: `text` is not its output.
 std::optional<std::string> unescape(std::string_view text);
 
+/// `text` as one word of a POSIX shell, in single quotes (XCU 2.2.2).
+std::string quote_for_shell(std::string_view text);
+
 /// Whether `text` is valid UTF-8 (RFC 3629: no surrogates, no overlong forms).
 bool is_valid_utf8(std::string_view text);
 

@@ -27,13 +27,6 @@ struct MountEnvironment {
   std::string index_path;     ///< HEDDLE_INDEX
 };
 
-/// 'text' as POSIX shells read it (XCU 2.2.2).
-std::string quoted_for_sh(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) c == '\'' ? out += "'\\''" : out += c;
-  return out + "'";
-}
-
 /// fish knows two escapes in single quotes.
 std::string quoted_for_fish(const std::string& text) {
   std::string out = "'";
@@ -73,7 +66,7 @@ std::string to_shell_text(const MountEnvironment& environment, ShellKind shell) 
       return fmt::format(
           "case \":${{LD_AUDIT-}}:\" in *:{0}:*) ;; *) LD_AUDIT={0}${{LD_AUDIT:+:$LD_AUDIT}} ;; "
           "esac\nexport LD_AUDIT HEDDLE_INDEX={1}\n",
-          quoted_for_sh(audit), quoted_for_sh(index));
+          quote_for_shell(audit), quote_for_shell(index));
     case ShellKind::fish:
       return fmt::format(
           "if not set -q LD_AUDIT; or test -z \"$LD_AUDIT\"; set -gx LD_AUDIT {0}; else if not "

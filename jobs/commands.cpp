@@ -11,9 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "base/backoff.hpp"
 #include "base/command_line.hpp"
+#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
@@ -182,16 +184,12 @@ void stage_killed(const Spool& spool, const Options& o) {
 // source
 
 std::string quoted(const std::string& text, bool is_csh) {
-  std::string out = "'";
-  for (const char c : text) {
-    if (c == '\'')
-      out += "'\\''";
-    else if (is_csh && c == '!')
-      out += "\\!";
-    else
-      out += c;
+  std::string out;
+  for (const char c : quote_for_shell(text)) {
+    if (is_csh && c == '!') out += '\\';
+    out += c;
   }
-  return out + "'";
+  return out;
 }
 
 /// Functions of `shell` that set and restore the variables; it is to eval them.
@@ -484,38 +482,34 @@ int stop_command(int argc, char** argv) {
 
 namespace {
 
-enum class Left : std::uint8_t { nothing, in_use, staged };
-
-/// Unless there is nothing to stage, or it is not over. `of_runs`: only jobs that `fs-job run`
-/// began.
-Left stage_left_one(const std::string& id, const Options& o, bool of_runs, std::string& archive) {
+/// The archive's path; empty: there is nothing to stage; nullopt: the job is not over. `of_runs`:
+/// only jobs that `fs-job run` began.
+std::optional<std::string> stage_left_one(const std::string& id, const Options& o, bool of_runs) {
   const Spool spool = value_or_throw(Spool::at(id));
   const auto lock = spool.lock();
-  if (!lock) return Left::nothing;
+  if (!lock) return "";
   auto job = value_or_throw(spool.read());
-  if (job.is_null()) return Left::nothing;
-  if (of_runs && !job.value("run", false) && !job.value("unwritten", false)) return Left::nothing;
+  if (job.is_null()) return "";
+  if (of_runs && !job.value("run", false) && !job.value("unwritten", false)) return "";
   // Held by each fs-job run.
   const auto users = open_file(spool.directory() + "/users", O_RDWR | O_NOFOLLOW);
-  if (users && ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return Left::in_use;
+  if (users && ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return std::nullopt;
   if (o.jobid.empty()) {
     // A job that was stopped may be about to be staged by what stopped it.
     constexpr std::int64_t kHour = 3'600'000'000;
     if (job.contains("stop") ? job.value("stop", std::int64_t{0}) > now_us() - kHour
                              : !job.value("run", false))
-      return Left::in_use;
+      return std::nullopt;
   }
-  archive = stage_job(spool, job, o, true);
-  return Left::staged;
+  return stage_job(spool, job, o, true);
 }
 
 int stage_left(const Options& o) {
   int status = exit_done;
   const auto ids = o.jobid.empty() ? Spool::ids() : Words{value_or_throw(job_id(o.jobid))};
   for (const auto& id : ids) try {
-      std::string archive;
-      if (stage_left_one(id, o, false, archive) == Left::staged)
-        value_or_throw(write_all(STDOUT_FILENO, archive + "\n", "stdout"));
+      const auto archive = stage_left_one(id, o, false).value_or("");
+      if (!archive.empty()) value_or_throw(write_all(STDOUT_FILENO, archive + "\n", "stdout"));
     } catch (const Error& error) {
       report(error);
       status = exit_failure;
@@ -528,18 +522,18 @@ int stage_left(const Options& o) {
 Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit) {
   Options o;
   o.jobid = jobid;
-  std::string archive;
   try {
     Backoff pauses(std::chrono::milliseconds(10), std::chrono::milliseconds(100));
     const auto end = std::chrono::steady_clock::now() + limit;
-    while (stage_left_one(jobid, o, true, archive) == Left::in_use && pauses.sleep_before(end)) {
+    for (;;) {
+      const auto archive = stage_left_one(jobid, o, true);
+      if (archive || !pauses.sleep_before(end)) return archive.value_or("");
     }
   } catch (const Error& error) {
     return fail(error);
   } catch (const std::exception& error) {
     return fail(jobid, "cannot write the job's archive", error.what());
   }
-  return archive;
 }
 
 int stage_command(int argc, char** argv) {

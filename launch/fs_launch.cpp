@@ -247,16 +247,13 @@ std::string to_shell_word(const std::string& text) {
   constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
-  const bool is_escaped = !is_valid_utf8(text) || std::ranges::any_of(text, [](unsigned char c) {
-    return c < ' ' || c == 0x7F;
-  });
-  const auto shown = is_escaped ? escape_for_terminal(text) : text;
-  std::string out = is_escaped ? "$'" : "'";
-  for (const char c : shown)
-    if (c == '\'')
-      out += is_escaped ? "\\'" : "'\\''";
-    else
-      out += c;
+  const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7F; };
+  if (is_valid_utf8(text) && std::ranges::none_of(text, is_control)) return quote_for_shell(text);
+  std::string out = "$'";
+  for (const char c : escape_for_terminal(text)) {
+    if (c == '\'') out += '\\';
+    out += c;
+  }
   return out + "'";
 }
 

@@ -308,18 +308,21 @@ Result<std::string> ProfileDirectory::selected() const {
   return *text;
 }
 
+Result<void> ProfileDirectory::check_free(const std::string& name) const {
+  TRY(check_profile_name(name));
+  struct stat status {};
+  if (::lstat(file_of(name).c_str(), &status) != 0) return {};
+  return fail_errno(name, "cannot make the profile", EEXIST,
+                    "fs-launch profile edit " + name + ", or delete " + name);
+}
+
 Result<void> ProfileDirectory::create(const std::map<std::string, Profile>& profiles) const {
   for (const auto& [name, profile] : profiles) {
     TRY(check_profile_name(name));
     TRY(check_profile(profile, name));
   }
   const auto held = TRY(lock());
-  for (const auto& [name, profile] : profiles) {
-    struct stat status {};
-    if (::lstat(file_of(name).c_str(), &status) == 0)
-      return fail_errno(name, "cannot make the profile", EEXIST,
-                        "fs-launch profile edit " + name + ", or delete " + name);
-  }
+  for (const auto& [name, profile] : profiles) TRY(check_free(name));
   std::vector<std::string> made;
   for (const auto& [name, profile] : profiles) {
     if (auto written = write(file_of(name), to_json(profile)); !written) {

@@ -75,6 +75,8 @@ class ProfileDirectory {
   /// The name that select() was given last; empty: none.
   Result<std::string> selected() const;
 
+  /// EEXIST: the name is taken.
+  Result<void> check_free(const std::string& name) const;
   /// All or none. EEXIST: a name is taken.
   Result<void> create(const std::map<std::string, Profile>& profiles) const;
   /// Replaces a profile by what `change` makes of it.

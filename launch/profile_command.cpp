@@ -110,10 +110,7 @@ Result<void> apply(const Options& o, Profile& profile) {
 
 int run_create(const Options& o) {
   // Before a job of --trace runs.
-  std::error_code error;
-  if (!o.name.empty() && fs::exists(directory_of(o).file_of(o.name), error))
-    throw Error::from_errno(o.name, "cannot make the profile", EEXIST,
-                            "fs-launch profile edit " + o.name + ", or delete " + o.name);
+  if (!o.name.empty()) value_or_throw(directory_of(o).check_free(o.name));
   Profile profile;
   value_or_throw(apply(o, profile));
   warn_of_missing(o.profile);

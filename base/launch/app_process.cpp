@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <optional>
 #include <string_view>
 
 #include "base/channel.hpp"
@@ -72,10 +71,11 @@ SignalRelay::~SignalRelay() {
 
 namespace {
 
-std::optional<pid_t> first_child(pid_t process) {
+/// `process` itself if it has none.
+pid_t first_child(pid_t process) {
   const auto all = read_file(fmt::format("/proc/{0}/task/{0}/children", process));
   const pid_t child = all ? std::atoi(all->c_str()) : 0;
-  return child > 0 ? std::optional(child) : std::nullopt;
+  return child > 0 ? child : process;
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ void SignalRelay::relay_pending(pid_t app) {
     const int number = static_cast<int>(info.ssi_signo);
     const bool from_terminal = info.ssi_code == SI_KERNEL;
     if (number == SIGCHLD || number == SIGPIPE || from_terminal) continue;
-    ::kill(to_child_ ? first_child(app).value_or(app) : app, number);
+    ::kill(to_child_ ? first_child(app) : app, number);
   }
 }
 

@@ -195,26 +195,24 @@ Pieces work_in_caller(const FileWork& work, std::vector<WorkResult>& results) {
     return false;
   };
   const std::size_t count = results.size();
-  std::size_t parts =
-      work.try_in_caller
-          ? std::min<std::size_t>(std::thread::hardware_concurrency(), count / kPiecesOfThread)
-          : 1;
+  std::size_t parts = std::clamp<std::size_t>(count / kPiecesOfThread, 1,
+                                              std::max(1U, std::thread::hardware_concurrency()));
+  if (!work.try_in_caller) parts = 1;
   // To make a table of descriptors larger that threads share takes milliseconds (synchronize_rcu).
   if (parts > 1) {
     const Fd any(::open("/", O_PATH | O_CLOEXEC));
     if (!Fd(::fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(count) + kOtherFds))) parts = 1;
   }
-  std::vector<Pieces> left(std::max<std::size_t>(parts, 1));
+  std::vector<Pieces> left(parts);
   const auto do_part = [&](std::size_t part) {
-    for (auto i = count * part / left.size(); i < count * (part + 1) / left.size(); ++i)
+    for (auto i = count * part / parts; i < count * (part + 1) / parts; ++i)
       if (is_left(i)) left[part].push_back(i);
   };
   TaskPool others;
-  for (std::size_t part = 1; part < left.size(); ++part)
-    others.add([&do_part, part] { do_part(part); });
+  for (std::size_t part = 1; part < parts; ++part) others.add([&do_part, part] { do_part(part); });
   do_part(0);
   others.wait();
-  for (std::size_t part = 1; part < left.size(); ++part)
+  for (std::size_t part = 1; part < parts; ++part)
     left[0].insert(left[0].end(), left[part].begin(), left[part].end());
   return std::move(left[0]);
 }

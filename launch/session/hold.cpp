@@ -220,10 +220,13 @@ bool will_stop_at_exec(const HoldSettings& hold, std::int64_t rank, std::uint64_
 void sweep_old(const std::string& own) {
   std::error_code error, failed;
   const auto now = fs::last_write_time(own, error);
+  if (error) return;
   for (fs::directory_iterator at(holds_directory(), error), end; !error && at != end;
        at.increment(error)) {
     auto last = fs::last_write_time(at->path() / "alive", failed);
-    if (failed) last = fs::last_write_time(at->path(), failed);
+    // Killed before it made the file. What cannot be asked now may live.
+    if (failed == std::errc::no_such_file_or_directory)
+      last = fs::last_write_time(at->path(), failed);
     if (!failed && now - last > kOld) (void)remove_tree(at->path().string());
   }
 }

@@ -473,6 +473,16 @@ TEST_F(FsLaunch, odd_options_of_a_hold_are_refused) {
   EXPECT_EQ(sh("ls cache/heddle/hold").out, "taken\n");
 }
 
+TEST_F(FsLaunch, holds_whose_launch_was_killed_are_removed_after_ten_minutes) {
+  const auto holds =
+      sh("mkdir -m 700 -p cache/heddle/hold && cd cache/heddle/hold && mkdir lives killed begun "
+         "late && "
+         "touch lives/alive && touch -d -20minutes killed/alive begun && touch -d -5minutes "
+         "late/alive "
+         "&& $FS_LAUNCH --hold --hold-id killed true && echo *");
+  EXPECT_EQ(holds.out, "late lives\n") << holds.err;
+}
+
 /// As a launcher does that is interrupted.
 TEST_P(Launched, archive_of_a_job_whose_agents_are_killed_is_written) {
   if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");

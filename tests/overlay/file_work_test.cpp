@@ -61,6 +61,42 @@ TEST(FileWork, piece_that_waits_for_nobody_needs_no_child) {
   for (const auto& result : results) EXPECT_EQ(result.state, WorkResult::State::done);
 }
 
+/// By several threads, with a few left for the child.
+TEST(FileWork, many_pieces_are_each_done_once) {
+  constexpr std::size_t kCount = 900;
+  const SharedArray<std::atomic<int>> done(kCount);
+  std::atomic<int> threads = 0;
+  const auto results =
+      work_on_files(kCount, {.limit = 60s,
+                             .work =
+                                 [&](std::size_t piece, WorkPlace& place) {
+                                   done[piece] += 100;
+                                   place.give(open_file("/", O_RDONLY).value());
+                                 },
+                             .path_of = path_of,
+                             .try_in_caller =
+                                 [&](std::size_t piece, WorkPlace& place) {
+                                   thread_local bool is_new = true;
+                                   threads += std::exchange(is_new, false);
+                                   ++done[piece];
+                                   if (piece % 100 == 7) return false;
+                                   if (piece % 2 == 0)
+                                     place.give(open_file("/usr", O_RDONLY).value());
+                                   return true;
+                                 }});
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const bool is_childs = i % 100 == 7;
+    EXPECT_EQ(done[i], is_childs ? 101 : 1) << i;
+    EXPECT_EQ(results[i].state, WorkResult::State::done) << i;
+    EXPECT_EQ(results[i].file.valid(), is_childs || i % 2 == 0) << i;
+    if (results[i].file) {
+      EXPECT_EQ(fs::read_symlink("/proc/self/fd/" + std::to_string(results[i].file.get())),
+                is_childs ? "/" : "/usr");
+    }
+  }
+  EXPECT_LE(threads, std::max(1U, std::thread::hardware_concurrency()));
+}
+
 /// Files of the root directory's file system, where that is local and the kernel can look names up
 /// in its caches alone.
 class LocalRootTest : public ::testing::Test {

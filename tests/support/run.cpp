@@ -13,6 +13,7 @@
 #include <map>
 
 #include "base/child.hpp"
+#include "base/escape.hpp"
 #include "base/open_regular.hpp"
 
 namespace heddle::test {
@@ -180,9 +181,7 @@ std::string to_shell(const std::vector<std::string>& argv) {
       out += word;
       continue;
     }
-    out += '\'';
-    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    out += '\'';
+    out += quote_for_shell(word);
   }
   return out;
 }

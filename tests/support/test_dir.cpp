@@ -33,8 +33,10 @@ TestDir::~TestDir() {
   Result<void> removed;
   wait_until(5s, [&] { return (removed = remove_tree(path_)).has_value(); });
   if (removed) return;
-  if (info) ADD_FAILURE() << removed.error().message();
-  fmt::print(stderr, "{}\n", removed.error().message());
+  if (info)
+    ADD_FAILURE() << removed.error().message();
+  else
+    fmt::print(stderr, "{}\n", removed.error().message());
 }
 
 bool wait_until(std::chrono::milliseconds deadline, const std::function<bool()>& predicate) {
