@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -31,6 +32,7 @@ constexpr std::string_view kHere = "heddle-node ";
 constexpr const char* kMostSeconds = "60";
 /// Should srun not end then.
 constexpr std::chrono::seconds kCheckTime{90};
+constexpr std::chrono::seconds kNamesTime{10};
 
 /// Whether the job's own shell, or batch script, runs this: not a task, which may start no step.
 long nodes_of_job() {
@@ -78,13 +80,9 @@ Result<void> check_nodes(const std::string& program, long count) {
   if (!wrong.empty()) return fail("", wrong);
   if (static_cast<long>(here.size()) == count) return {};
   std::vector<std::string> missing;
-  const auto scontrol = find_program("scontrol");
-  if (const auto names =
-          run_and_read(scontrol.value_or("scontrol"), {"scontrol", "show", "hostnames"}, quietly)) {
-    std::istringstream all(names->out);
-    for (std::string name; all >> name;)
-      if (!here.contains(name.substr(0, name.find('.')))) missing.push_back(name);
-  }
+  const char* list = std::getenv("SLURM_JOB_NODELIST");
+  for (auto& name : slurm_nodes(list ? list : ""))
+    if (!here.contains(name.substr(0, name.find('.')))) missing.push_back(std::move(name));
   return fail(program, "cannot be executed on all nodes",
               fmt::format("{} of {} do not answer{}{}", count - static_cast<long>(here.size()),
                           count, missing.empty() ? "" : ": ", fmt::join(missing, ",")),
@@ -104,6 +102,15 @@ Result<std::string> ship_bundle(const std::string& bin, const std::string& map,
 }
 
 }  // namespace
+
+std::vector<std::string> slurm_nodes(const std::string& list) {
+  const auto scontrol = find_program("scontrol");
+  const auto names = scontrol ? run_and_read(*scontrol, {"scontrol", "show", "hostnames", list},
+                                             {.limit = kNamesTime, .messages = Messages::dropped})
+                              : tl::unexpected(scontrol.error());
+  std::istringstream words(names ? names->out : "");
+  return {std::istream_iterator<std::string>(words), {}};
+}
 
 Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bool dry_run) {
   bool is_bundle = false;

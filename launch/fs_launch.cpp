@@ -197,12 +197,12 @@ AppEnd run_launcher(const std::string& path, const Words& command, const std::st
   if (auto started = app.run(); !started)
     return {report_exec_failure(command[0], started.error().code())};
   if (reports.empty()) return value_or_throw(app.wait(signals));
-  const auto size =
-      watch_ranks(reports.substr(reports.rfind('/') + 1), path.ends_with("/srun") ? app.pid() : 0);
+  const RankWatch watch(reports.substr(reports.rfind('/') + 1),
+                        path.ends_with("/srun") ? app.pid() : 0);
   const auto end = value_or_throw(app.wait(signals));
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;
-  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), *size));
+  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), watch.seen()));
   return end;
 }
 

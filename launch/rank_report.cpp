@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -67,6 +68,22 @@ std::string missing_ranks(const std::set<std::uint64_t>& present, std::uint64_t 
   return out;
 }
 
+/// "; none of n3, n4": of `nodes` those from which no rank has reported, if others have.
+std::string silent_nodes(const std::vector<RankReport>& reports,
+                         const std::vector<std::string>& nodes) {
+  std::set<std::string> present;
+  for (const auto& report : reports) present.insert(report.node.substr(0, report.node.find('.')));
+  std::vector<std::string> silent;
+  if (present.empty()) return "";
+  for (const auto& node : nodes)
+    if (!present.contains(node.substr(0, node.find('.')))) silent.push_back(node);
+  if (silent.size() > kMostNamed) {
+    silent.resize(kMostNamed);
+    silent.emplace_back("...");
+  }
+  return silent.empty() ? "" : fmt::format("; none of {}", fmt::join(silent, ", "));
+}
+
 }  // namespace
 
 Result<ReportDirectory> ReportDirectory::make(const std::string& parent) {
@@ -114,7 +131,8 @@ std::vector<RankReport> read_reports(const std::string& directory) {
   return out;
 }
 
-std::string to_table(const std::vector<RankReport>& reports, double seconds, std::uint64_t size) {
+std::string to_table(const std::vector<RankReport>& reports, double seconds, const SeenJob& job) {
+  auto size = job.ranks;
   std::map<std::string, Node> nodes;
   std::set<std::uint64_t> ranks;
   std::uint64_t guided = 0, probes = 0, opens = 0;
@@ -145,8 +163,9 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, std
       guided, std::max<std::uint64_t>(size, reports.size()), nodes.size(),
       nodes.size() == 1 ? "" : "s", seconds, probes, opens);
   if (size > reports.size())
-    out += fmt::format("{} rank{} did not report ({}): {}\n", size - reports.size(),
-                       size - reports.size() == 1 ? "" : "s", missing_ranks(ranks, size), kSilent);
+    out += fmt::format("{} rank{} did not report ({}{}): {}\n", size - reports.size(),
+                       size - reports.size() == 1 ? "" : "s", missing_ranks(ranks, size),
+                       silent_nodes(reports, job.nodes), kSilent);
   if (nodes.empty()) return out;
   out += fmt::format("{:<20} {:>6} {:>7} {:>10} {:>8} {:>8} {:>8}  {}\n", "node", "ranks", "guided",
                      "look-ups", "opens", "ms/rank", "cpu ms", "why not");

@@ -10,6 +10,7 @@
 
 #include "base/fd.hpp"
 #include "base/temp_dir.hpp"
+#include "launch/rank_watch.hpp"
 
 namespace heddle::launch {
 
@@ -46,8 +47,8 @@ Result<void> write_report(const std::string& directory, const RankReport& report
 /// Of each node and rank the last one. Lines that cannot be read are left out.
 std::vector<RankReport> read_reports(const std::string& directory);
 
-/// The table of fs-launch --report. `size`: ranks that the job had at least.
+/// The table of fs-launch --report. `job`: ranks that it had at least, and its nodes.
 std::string to_table(const std::vector<RankReport>& reports, double seconds,
-                     std::uint64_t size = 0);
+                     const SeenJob& job = {});
 
 }  // namespace heddle::launch

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -15,6 +17,7 @@
 #include "base/launch/rank.hpp"
 #include "base/rank_mark.hpp"
 #include "base/run_program.hpp"
+#include "launch/allocation.hpp"
 #include "launch/rank_agent.hpp"
 
 namespace heddle::launch {
@@ -58,40 +61,61 @@ std::uint64_t size_of_job(const std::string& mark) {
   return 0;
 }
 
-/// The tasks of the step that the process `srun` of this node has started; 0: of none.
-std::uint64_t tasks_of(pid_t srun) {
+/// The step that the process `srun` of this node has started, if there is one already.
+SeenJob step_of(pid_t srun) {
+  SeenJob out;
   const auto scontrol = find_program("scontrol");
-  if (!scontrol) return 0;
+  if (!scontrol) return out;
   const auto steps = run_and_read(
       *scontrol, {"scontrol", "--oneliner", "show", "step"},
       {.limit = kSlurmsTime, .most_bytes = kLargestEnvironment, .messages = Messages::dropped});
   const auto host = host_name();
-  const auto here = fmt::format(" SrunHost:Pid={}:{}", host.substr(0, host.find('.')), srun);
-  constexpr std::string_view kTasks = " Tasks=";
-  std::uint64_t out = 0;  // a step of several components has a line for each
+  const auto here = fmt::format("SrunHost:Pid={}:{}", host.substr(0, host.find('.')), srun);
+  std::string nodes;  // a step of several components has a line for each
   std::istringstream lines(steps ? steps->out : "");
-  for (std::string line; std::getline(lines, line);)
-    if (const auto at = line.find(kTasks);
-        at != line.npos && (line + " ").find(here + " ") != line.npos)
-      out += std::strtoull(line.c_str() + at + kTasks.size(), nullptr, 10);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    const std::set<std::string> fields{std::istream_iterator<std::string>(words), {}};
+    if (!fields.contains(here)) continue;
+    const auto value = [&](const std::string& name) {
+      const auto at = fields.lower_bound(name);
+      return at != fields.end() && at->starts_with(name) ? at->substr(name.size()) : "";
+    };
+    out.ranks += std::strtoull(value("Tasks=").c_str(), nullptr, 10);
+    nodes += (nodes.empty() ? "" : ",") + value("NodeList=");
+  }
+  if (!nodes.empty()) out.nodes = slurm_nodes(nodes);
   return out;
 }
 
 }  // namespace
 
-std::shared_ptr<const std::atomic<std::uint64_t>> watch_ranks(std::string mark, pid_t srun) {
-  auto size = std::make_shared<std::atomic<std::uint64_t>>(0);
+RankWatch::RankWatch(std::string mark, pid_t srun) {
   // Nothing waits for its end: to read the environment of a process that waits for a file server
   // can take as long.
-  std::thread([size, mark = std::move(mark), srun] {
+  std::thread([shared = shared_, mark = std::move(mark), srun] {
+    SeenJob job;
     // Ever more seldom: a long job has many processes beside it.
-    for (auto pause = milliseconds(20); *size == 0; pause *= 2) {
-      *size = size_of_job(mark);
-      if (*size == 0 && srun > 0 && pause >= kFirstQuestion) *size = tasks_of(srun);
-      if (*size == 0) std::this_thread::sleep_for(pause);
+    for (auto pause = milliseconds(20); job.ranks == 0 || (srun > 0 && job.nodes.empty());
+         pause *= 2) {
+      if (job.ranks == 0) job.ranks = size_of_job(mark);
+      if (srun > 0 && pause >= kFirstQuestion) {
+        auto step = step_of(srun);
+        job.nodes = std::move(step.nodes);
+        if (job.ranks == 0) job.ranks = step.ranks;
+      }
+      {
+        const std::lock_guard lock(shared->mutex);
+        shared->job = job;
+      }
+      std::this_thread::sleep_for(pause);
     }
   }).detach();
-  return size;
+}
+
+SeenJob RankWatch::seen() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->job;
 }
 
 }  // namespace heddle::launch

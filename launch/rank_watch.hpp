@@ -3,18 +3,37 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace heddle::launch {
 
-/// How many ranks a job has of which none reports, since all are static: a thread looks at this
-/// node's processes for one that has `mark` in HEDDLE_LAUNCH, and at Slurm's steps for the one of
-/// the process `srun` (0: the launcher is another), until it finds one or this process ends. Of
-/// other launchers it sees no rank that is setuid or runs on another node, and of none a job that
-/// ends at once. It inherits the signal mask. Result: what it finds, at first 0.
-std::shared_ptr<const std::atomic<std::uint64_t>> watch_ranks(std::string mark, pid_t srun);
+/// What is seen of a job beside its reports.
+struct SeenJob {
+  std::uint64_t ranks = 0;         ///< 0: not known
+  std::vector<std::string> nodes;  ///< of Slurm's step; empty: not known
+};
+
+/// Looks for a job's ranks in a thread, until it has found them or this process ends.
+class RankWatch {
+ public:
+  /// Looks at this node's processes for one that has `mark` in HEDDLE_LAUNCH, and at Slurm's steps
+  /// for the one of the process `srun` (0: the launcher is another). Of other launchers it sees no
+  /// rank that is setuid or runs on another node, and of none a job that ends at once. The thread
+  /// inherits the signal mask.
+  RankWatch(std::string mark, pid_t srun);
+  /// What was found until now.
+  SeenJob seen() const;
+
+ private:
+  struct Shared {
+    mutable std::mutex mutex;
+    SeenJob job;
+  };
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
 
 }  // namespace heddle::launch

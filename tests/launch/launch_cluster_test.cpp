@@ -116,11 +116,12 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
   EXPECT_EQ(result.out, "none\nnone\nnone\nnone\n");
   EXPECT_THAT(result.err, HasSubstr("n3: the job runs without heddle"));
   // Where nodes are not known each rank decides.
-  const auto ranks =
-      cluster_->sh(fs_launch_ + " --report --slow / srun -Q -N4 -n4 hostname | sort");
+  const auto ranks = cluster_->sh(fs_launch_ +
+                                  " --report --slow / srun -Q -N4 -n4 sh -c 'hostname; sleep 2' "
+                                  "| sort");
   EXPECT_EQ(ranks.out, "n1\nn2\nn3\nn4\n");
   EXPECT_THAT(ranks.err, HasSubstr("3 of 4 ranks guided on 3 nodes"));
-  EXPECT_THAT(ranks.err, HasSubstr("1 rank did not report (2): "));
+  EXPECT_THAT(ranks.err, HasSubstr("1 rank did not report (2; none of n3): "));
 }
 
 /// Bytes, statuses and messages of srun's ranks, input, and what srun itself refuses.

@@ -31,10 +31,17 @@ TEST(ReportTable, ranks_that_did_not_report_are_numbered) {
   EXPECT_THAT(to_table(even, 1), HasSubstr(", 39, ...): "));
 }
 
+TEST(ReportTable, nodes_of_which_no_rank_reports_are_named) {
+  EXPECT_THAT(to_table({of(0, 4), of(2, 4)}, 1, {0, {"n0.site", "n1"}}),
+              HasSubstr("2 ranks did not report (1, 3; none of n1): "));
+  EXPECT_THAT(to_table({of(0, 3), of(1, 3)}, 1, {0, {"n0", "n1"}}), HasSubstr(" (2): "));
+  EXPECT_THAT(to_table({}, 1, {2, {"n0", "n1"}}), HasSubstr(" (0-1): "));
+}
+
 TEST(ReportTable, job_of_which_no_rank_reports_has_a_reason) {
   EXPECT_THAT(to_table({}, 1), HasSubstr("no rank reported in 1.00 s: "));
-  EXPECT_THAT(to_table({}, 1, 4), HasSubstr("0 of 4 ranks guided"));
-  EXPECT_THAT(to_table({}, 1, 4), HasSubstr("4 ranks did not report (0-3): "));
+  EXPECT_THAT(to_table({}, 1, {4, {}}), HasSubstr("0 of 4 ranks guided"));
+  EXPECT_THAT(to_table({}, 1, {4, {}}), HasSubstr("4 ranks did not report (0-3): "));
 }
 
 TEST(ReportDirectories, what_killed_launches_left_is_removed_and_no_other) {
