@@ -183,10 +183,14 @@ void stage_killed(const Spool& spool, const Options& o) {
 
 // source
 
-std::string quoted(const std::string& text, bool is_csh) {
+std::string quoted(const std::string& text, const std::string& shell) {
   std::string out;
+  if (shell == "fish") {
+    for (const char c : text) out += c == '\'' || c == '\\' ? std::string{'\\', c} : std::string{c};
+    return "'" + out + "'";
+  }
   for (const char c : quote_for_shell(text)) {
-    if (is_csh && c == '!') out += '\\';
+    if (shell == "csh" && c == '!') out += '\\';
     out += c;
   }
   return out;
@@ -200,9 +204,8 @@ std::string shell_code(const std::string& shell, const Variables& variables) {
   for (const auto& [name, value] : variables) {
     const char* before = std::getenv(name.c_str());
     const auto assign = [&](const std::string& to) {
-      if (is_csh) return "setenv " + name + " " + quoted(to, true) + "; ";
-      if (is_fish) return "set -gx " + name + " " + quoted(to, false) + "; ";
-      return "export " + name + "=" + quoted(to, false) + "; ";
+      const auto* command = is_csh ? "setenv " : is_fish ? "set -gx " : "export ";
+      return command + name + (is_csh || is_fish ? " " : "=") + quoted(to, shell) + "; ";
     };
     set += assign(value);
     restore += before    ? assign(before)
@@ -213,7 +216,9 @@ std::string shell_code(const std::string& shell, const Variables& variables) {
   if (is_csh) {
     const auto alias = [](const std::string& name, const std::string& body) {
       std::string text;
-      for (const char c : body) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+      // An alias puts its arguments in the place of ! once more.
+      for (const char c : body)
+        text += c == '\'' ? std::string("'\\''") : (c == '!' ? "\\" : "") + std::string{c};
       return "alias " + name + " '" + text + "'; ";
     };
     return alias("fs_job_instrument", set) + alias("fs_job_uninstrument", restore) + set + "\n";
