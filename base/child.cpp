@@ -326,4 +326,10 @@ Result<std::string> text_from_child(std::chrono::milliseconds limit,
   return read_all(memory.get(), "memfd");
 }
 
+std::vector<std::string> own_environment() {
+  std::vector<std::string> out;
+  for (char** entry = ::environ; entry && *entry; ++entry) out.emplace_back(*entry);
+  return out;
+}
+
 }  // namespace heddle

@@ -140,4 +140,7 @@ Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& op
 Result<std::string> text_from_child(std::chrono::milliseconds limit,
                                     const std::function<Result<std::string>()>& body);
 
+/// This process's variables, NAME=VALUE each.
+std::vector<std::string> own_environment();
+
 }  // namespace heddle

@@ -92,6 +92,15 @@ std::string quote_for_shell(std::string_view text) {
   return out + "'";
 }
 
+std::string quote_for_fish(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "'";
+}
+
 bool is_valid_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);

@@ -18,6 +18,9 @@ std::optional<std::string> unescape(std::string_view text);
 /// `text` as one word of a POSIX shell, in single quotes (XCU 2.2.2).
 std::string quote_for_shell(std::string_view text);
 
+/// As quote_for_shell(), for fish(1), which knows two escapes in single quotes.
+std::string quote_for_fish(std::string_view text);
+
 /// Whether `text` is valid UTF-8 (RFC 3629: no surrogates, no overlong forms).
 bool is_valid_utf8(std::string_view text);
 

@@ -61,8 +61,4 @@ Result<std::string> read_file(const std::string& path, std::size_t limit = 1UL <
 /// Writes all of `data`; retries short writes and EINTR.
 Result<void> write_all(int fd, std::string_view data, const std::string& name);
 
-/// The text before the last slash of `path`, which has one: "/usr/lib" of "/usr/lib/libc.so", "" of
-/// "/init".
-inline std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
-
 }  // namespace heddle

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/stat.h>
+#include <time.h>
 
 #include <compare>
 #include <cstdint>
@@ -25,10 +26,20 @@ struct FileStamp {
   auto operator<=>(const FileStamp&) const = default;
 };
 
+/// Since the epoch; of a timespec or a statx_timestamp.
+inline std::int64_t nanoseconds(const auto& time) {
+  return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
+}
+inline std::int64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return nanoseconds(now);
+}
+
 inline FileId file_id(const struct stat& st) { return {st.st_dev, st.st_ino}; }
 inline FileStamp file_stamp(const struct stat& st) {
-  const auto ns = [](const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; };
-  return {file_id(st), static_cast<std::uint64_t>(st.st_size), ns(st.st_mtim), ns(st.st_ctim)};
+  return {file_id(st), static_cast<std::uint64_t>(st.st_size), nanoseconds(st.st_mtim),
+          nanoseconds(st.st_ctim)};
 }
 
 }  // namespace heddle

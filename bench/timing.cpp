@@ -80,7 +80,7 @@ double time_ms(const std::function<void()>& work) {
 
 double run_ms(const Command& command, unsigned copies) {
   std::vector<std::string> environment = command.env;
-  for (char** entry = ::environ; *entry; ++entry) environment.emplace_back(*entry);
+  for (auto& entry : own_environment()) environment.push_back(std::move(entry));
   const auto argv = to_c_array(command.argv);
   const auto envp = to_c_array(environment);
   const SilentStdout silent;

@@ -10,6 +10,7 @@
 
 #include "base/find_program.hpp"
 #include "base/log.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/mpi/mpi_family.hpp"
@@ -18,8 +19,6 @@ namespace heddle::compat {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 /// The programs of a directory in another root. Links are not followed: they may lead out of it.
 Result<void> add_directory(NodeTarget& node, const std::string& directory,

@@ -14,6 +14,7 @@
 #include "base/elf_file.hpp"
 #include "base/fd.hpp"
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/search/search.hpp"

@@ -25,6 +25,7 @@
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/run_directory.hpp"
 #include "base/run_program.hpp"
 #include "base/try.hpp"
@@ -161,10 +162,8 @@ std::string hook_in(const std::string& path) {
 void check_hooks(std::vector<Finding>& out) {
   std::vector<std::string> directories = {
       "/etc/containers/oci/hooks.d", "/usr/share/containers/oci/hooks.d", "/etc/cdi", "/run/cdi"};
-  if (const char* config = std::getenv("XDG_CONFIG_HOME"); config && *config == '/')
-    directories.push_back(std::string(config) + "/containers/oci/hooks.d");
-  else if (const char* home = std::getenv("HOME"); home && *home == '/')
-    directories.push_back(std::string(home) + "/.config/containers/oci/hooks.d");
+  const auto own = below_home("XDG_CONFIG_HOME", "/.config", "/containers/oci/hooks.d");
+  if (!own.empty()) directories.push_back(own);
   const auto before = out.size();
   for (const auto& directory : directories) {
     std::error_code error;

@@ -11,6 +11,7 @@
 #include "base/command_line.hpp"
 #include "base/launch/rank.hpp"
 #include "base/log.hpp"
+#include "fsgen/guided_environment.hpp"
 
 namespace heddle {
 
@@ -198,14 +199,8 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
     for (const auto& directory : *list)
       if (out.first_rank && ::access(directory.c_str(), F_OK) != 0)
         warn(Error::from_errno(name + (" " + directory), "has no effect"));
-  const auto add_site = [](const char* variable, std::vector<std::string>& list) {
-    const char* value = std::getenv(variable);
-    std::istringstream words(value ? value : "");
-    for (std::string word; std::getline(words, word, ':');)
-      if (!word.empty()) list.push_back(word);
-  };
-  add_site("HEDDLE_SLOW", out.slow);
-  add_site("HEDDLE_FAST", out.fast);
+  add_listed(out.slow, "HEDDLE_SLOW");
+  add_listed(out.fast, "HEDDLE_FAST");
   // The cache's key has them.
   for (auto* list : {&out.slow, &out.fast})
     for (auto& directory : *list) directory = std::filesystem::absolute(directory).string();

@@ -5,15 +5,14 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 
 #include "base/child.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
 
-Environment::Environment() {
-  for (char** entry = ::environ; entry && *entry; ++entry) entries_.emplace_back(*entry);
-}
+Environment::Environment() : entries_(own_environment()) {}
 
 std::optional<std::string> Environment::get(std::string_view name) const {
   for (const auto& entry : entries_)
@@ -74,6 +73,13 @@ Result<std::string> audit_library_path() {
     return fail_errno(path, "cannot read the audit library", errno,
                       "is heddle installed completely?");
   return path;
+}
+
+void add_listed(std::vector<std::string>& directories, const char* variable) {
+  const char* value = std::getenv(variable);
+  std::istringstream words(value ? value : "");
+  for (std::string word; std::getline(words, word, ':');)
+    if (!word.empty()) directories.push_back(word);
 }
 
 }  // namespace heddle

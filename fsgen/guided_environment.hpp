@@ -39,4 +39,7 @@ void leave_standing_mount();
 /// The audit library of this installation. Fails when it cannot be read.
 Result<std::string> audit_library_path();
 
+/// Adds the directories that `variable` lists, separated by colons.
+void add_listed(std::vector<std::string>& directories, const char* variable);
+
 }  // namespace heddle

@@ -27,16 +27,6 @@ struct MountEnvironment {
   std::string index_path;     ///< HEDDLE_INDEX
 };
 
-/// fish knows two escapes in single quotes.
-std::string quoted_for_fish(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) {
-    if (c == '\'' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "'";
-}
-
 /// Tcl(n): a backslash before any special character.
 std::string quoted_for_tcl(const std::string& text) {
   std::string out;
@@ -72,7 +62,7 @@ std::string to_shell_text(const MountEnvironment& environment, ShellKind shell) 
           "if not set -q LD_AUDIT; or test -z \"$LD_AUDIT\"; set -gx LD_AUDIT {0}; else if not "
           "contains -- {0} (string split : -- $LD_AUDIT); set -gx LD_AUDIT {0}:\"$LD_AUDIT\"; "
           "end\nset -gx HEDDLE_INDEX {1}\n",
-          quoted_for_fish(audit), quoted_for_fish(index));
+          quote_for_fish(audit), quote_for_fish(index));
     case ShellKind::modulefile:
       return fmt::format("prepend-path LD_AUDIT {}\nsetenv HEDDLE_INDEX {}\n",
                          quoted_for_tcl(audit), quoted_for_tcl(index));
@@ -104,7 +94,9 @@ Result<std::optional<MountEnvironment>> mount_environment(const std::string& map
   if (!stats.is_object()) return none("its statistics cannot be read");
   if (stats.value("map_id", "") != reader.id().hex()) return none("it serves another map");
   // The index's paths begin with the mount point that the daemon knows.
-  const auto index = stats.value("mount_point", "") + "/.heddle/index";
+  auto known = stats.value("mount_point", "");
+  if (known == to_json_text(path)) known = path;
+  const auto index = known + "/.heddle/index";
   const auto here = id_of(path + "/.heddle/index");
   if (!here || id_of(index) != here) return none("it was mounted elsewhere: " + index);
 

@@ -70,11 +70,11 @@ std::uint64_t measure(const std::string& directory) {
 
 std::optional<FileSystemSpeed> speed_of_type(std::uint64_t magic, const std::string& type) {
   const auto named = std::ranges::find(kNetworkTypes, magic, &Type::magic);
-  if (named != kNetworkTypes.end()) return FileSystemSpeed{true, true, named->name, 0};
+  if (named != kNetworkTypes.end()) return FileSystemSpeed{true, true, named->name};
   if (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC)
-    return FileSystemSpeed{false, false, "in memory", 0};
+    return FileSystemSpeed{false, false, "in memory"};
   if (magic == kFuse && std::ranges::find(kLocalFuse, type) == kLocalFuse.end())
-    return FileSystemSpeed{true, true, type, 0};
+    return FileSystemSpeed{true, true, type};
   return std::nullopt;
 }
 
@@ -93,7 +93,7 @@ SlowFiles::SlowFiles(std::vector<std::string> slow, std::vector<std::string> fas
     for (const auto& directory : list) {
       auto path = std::filesystem::absolute(directory).lexically_normal().string();
       if (!path.ends_with('/')) path += '/';
-      by_given_[path] = {is_slow, false, (is_slow ? "--slow " : "--fast ") + directory, 0};
+      by_given_[path] = {is_slow, false, (is_slow ? "--slow " : "--fast ") + directory};
     }
   };
   add(slow, true);
@@ -162,7 +162,7 @@ FileSystemSpeed SlowFiles::judge(const std::string& path, std::uint64_t device) 
     }
   }
   const auto took = measure(path);
-  return {took > kSlowLookup, false, fmt::format("{:.1f} us a look-up", double(took) / 1000), took};
+  return {took > kSlowLookup, false, fmt::format("{:.1f} us a look-up", double(took) / 1000)};
 }
 
 }  // namespace heddle

@@ -15,9 +15,8 @@ namespace heddle {
 /// How a directory's file system was judged.
 struct FileSystemSpeed {
   bool slow = false;
-  bool remote_type = false;     ///< slow, and `fs-mount --serve remote` serves its files
-  std::string why;              ///< "nfs", "--slow /opt", "0.4 us a look-up"
-  std::uint64_t lookup_ns = 0;  ///< measured; 0: not
+  bool remote_type = false;  ///< slow, and `fs-mount --serve remote` serves its files
+  std::string why;           ///< "nfs", "--slow /opt", "0.4 us a look-up"
 };
 
 /// The verdict of a file system's type: `magic` of statfs(2) and the type in mountinfo, with FUSE's

@@ -139,14 +139,8 @@ void add_options(CLI::App& app, Options& o) {
 /// Paths that other nodes and working directories find. The environment's lists of slow directories
 /// are passed on, since not every launcher passes the environment on.
 void complete(LaunchSettings& s) {
-  const auto add_site = [](const char* variable, Words& list) {
-    const char* value = std::getenv(variable);
-    std::istringstream words(value ? value : "");
-    for (std::string word; std::getline(words, word, ':');)
-      if (!word.empty()) list.push_back(word);
-  };
-  add_site("HEDDLE_SLOW", s.slow);
-  add_site("HEDDLE_FAST", s.fast);
+  add_listed(s.slow, "HEDDLE_SLOW");
+  add_listed(s.fast, "HEDDLE_FAST");
   const auto make_absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).string();
   };

@@ -17,6 +17,7 @@
 #include "base/escape.hpp"
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
+#include "base/paths.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 
@@ -223,12 +224,8 @@ Result<void> check_profile_name(const std::string& name) {
 }
 
 Result<ProfileDirectory> ProfileDirectory::of_user() {
-  const auto directory = [](const char* variable, const char* below) {
-    const char* value = std::getenv(variable);
-    return value && *value == '/' ? value + std::string(below) + "/heddle/profiles" : std::string();
-  };
-  for (auto path : {directory("XDG_CONFIG_HOME", ""), directory("HOME", "/.config")})
-    if (!path.empty()) return ProfileDirectory(std::move(path), false);
+  auto path = below_home("XDG_CONFIG_HOME", "/.config", "/heddle/profiles");
+  if (!path.empty()) return ProfileDirectory(std::move(path), false);
   return fail("", "no directory for profiles", "neither XDG_CONFIG_HOME nor HOME is set");
 }
 

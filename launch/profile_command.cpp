@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "base/paths.hpp"
 #include "launch/sub_commands.hpp"
 
 #include <fmt/format.h>

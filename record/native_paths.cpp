@@ -16,6 +16,7 @@
 
 #include "base/fd.hpp"
 #include "base/mounts.hpp"
+#include "base/paths.hpp"
 
 namespace heddle {
 namespace {
@@ -26,10 +27,6 @@ namespace fs = std::filesystem;
 std::string real_path(const std::string& path) {
   std::error_code error;
   return fs::canonical(path, error).string();
-}
-
-bool is_at_or_below(const std::string& path, const std::string& directory) {
-  return path == directory || directory == "/" || path.starts_with(directory + "/");
 }
 
 std::string parent_of(const std::string& path) { return fs::path(path).parent_path().string(); }

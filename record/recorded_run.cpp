@@ -44,12 +44,6 @@ void fields(Coder& coder, Message& m) {
 
 namespace {
 
-std::vector<std::string> own_environment() {
-  std::vector<std::string> out;
-  for (char** variable = ::environ; *variable; ++variable) out.emplace_back(*variable);
-  return out;
-}
-
 std::string own_path(const Fd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
 
 /// The file at `path` (absolute) below `root`, opened name by name without following symbolic

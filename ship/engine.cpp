@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 
 #include "base/find_program.hpp"
 #include "base/try.hpp"
@@ -45,6 +47,13 @@ Result<void> run_engine(const Words& words, std::chrono::milliseconds limit) {
   const auto program = TRY(find_program(words[0]));
   TRY(run_and_read(program, words, {.limit = limit, .fds = {{STDERR_FILENO, STDOUT_FILENO}}}));
   return {};
+}
+
+bool is_plain_name(const std::string& text) {
+  return !text.empty() && text.front() != '-' && text.front() != '.' &&
+         std::ranges::all_of(text, [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+         });
 }
 
 }  // namespace heddle::ship

@@ -20,6 +20,10 @@ Words split_words(const std::string& text);
 /// Replaces each `{name}` of `values` in each word; a word stays one word.
 Words fill_in(Words words, const std::vector<std::pair<std::string, std::string>>& values);
 
+/// Whether `text` does as a name in a directory that others may write to, and for a launcher's
+/// shell.
+bool is_plain_name(const std::string& text);
+
 /// The words that a command, found in PATH, prints. It has no stdin, which may be the batch
 /// script's. Failure: also its exit status, and ETIMEDOUT after `limit`.
 Result<Words> words_printed_by(const Words& command, std::chrono::milliseconds limit);

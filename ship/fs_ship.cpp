@@ -28,6 +28,7 @@
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
+#include "base/paths.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
@@ -102,14 +103,6 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--live", o.received.live)->delimiter(',')->group("");
   app.add_option("--part", o.received.part)->group("");
   app.add_flag("--shared", o.received.shared)->group("");
-}
-
-/// For a name in a directory that others may write to, and for a launcher's shell.
-bool is_plain_name(const std::string& text) {
-  return !text.empty() && text.front() != '-' && text.front() != '.' &&
-         std::ranges::all_of(text, [](unsigned char c) {
-           return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
-         });
 }
 
 struct Node {

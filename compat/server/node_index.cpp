@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/fd.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "resolver/search/search.hpp"
 

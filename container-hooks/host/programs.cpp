@@ -13,6 +13,7 @@
 #include <cstdlib>
 
 #include "base/fd.hpp"
+#include "base/paths.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"

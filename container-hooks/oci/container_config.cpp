@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/watched_work.hpp"
@@ -23,9 +24,8 @@ std::map<std::string, std::string> annotations_of(const Json& value) {
 bool has_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
 bool is_system_directory(const std::string& path) {
-  for (const std::string directory : {"/dev", "/proc", "/sys"})
-    if (path == directory || path.starts_with(directory + "/")) return true;
-  return false;
+  return is_at_or_below(path, "/dev") || is_at_or_below(path, "/proc") ||
+         is_at_or_below(path, "/sys");
 }
 
 /// Bind mounts. As in runtimes the option makes one, whatever the type.

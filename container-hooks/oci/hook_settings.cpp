@@ -11,6 +11,7 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
+#include "base/paths.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -91,13 +92,6 @@ Result<Json> with_hook(Json config, const std::string& program, const HookSettin
   if (!list.is_array()) return bad("its hooks are not a list");
   list.push_back(hook_entry(program, settings));
   return config;
-}
-
-std::string below_home(const char* variable, const std::string& otherwise,
-                       const std::string& name) {
-  if (const char* set = std::getenv(variable); set && *set == '/') return set + name;
-  const char* home = std::getenv("HOME");
-  return home && *home == '/' ? home + otherwise + name : std::string();
 }
 
 Result<void> print(const std::string& text) { return write_all(STDOUT_FILENO, text, "stdout"); }

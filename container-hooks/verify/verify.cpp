@@ -23,6 +23,7 @@
 #include "base/log.hpp"
 #include "base/mounts.hpp"
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -43,8 +44,6 @@ dev_t device_of(const std::string& text) {
   const auto high = number(text.c_str());
   return *end == ':' ? makedev(high, number(end + 1)) : 0;
 }
-
-std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 bool is_library(const std::string& path) {
   const auto name = base_name(path);

@@ -24,6 +24,7 @@
 #include "base/exit_code.hpp"
 #include "base/file_systems.hpp"
 #include "base/mounts.hpp"
+#include "base/paths.hpp"
 #include "base/task_pool.hpp"
 #include "fuseovl/session/shared.hpp"
 
@@ -37,11 +38,6 @@ using Pieces = std::vector<std::size_t>;
 constexpr int kOtherFds = 40;                   ///< besides a descriptor for each piece
 constexpr std::uint64_t kResolveCached = 0x20;  // RESOLVE_CACHED; headers before Linux 5.12 lack it
 
-bool is_below(std::string_view path, std::string_view directory) {
-  return directory == "/" || (path.starts_with(directory) &&
-                              (path.size() == directory.size() || path[directory.size()] == '/'));
-}
-
 /// `pieces` by the mount that they are on, by their names alone.
 std::vector<Pieces> by_mount(const Pieces& pieces, const FileWork& work) {
   const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
@@ -54,7 +50,8 @@ std::vector<Pieces> by_mount(const Pieces& pieces, const FileWork& work) {
     if (groups.empty() || directory != last_directory) {
       last = nullptr;
       for (const auto& mount : mounts)
-        if (is_below(path, mount.point) && (!last || mount.point.size() >= last->point.size()))
+        if (is_at_or_below(path, mount.point) &&
+            (!last || mount.point.size() >= last->point.size()))
           last = &mount;
       last_directory = directory;
     }

@@ -29,8 +29,6 @@ namespace {
 // for the C library.
 constexpr std::size_t kReservedFds = 40;
 
-std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; }
-
 /// The check of one object's file; trivial, for shared memory.
 struct Finding : FileStatus {
   const char* wrong = nullptr;  ///< a literal, at the same address in forked processes

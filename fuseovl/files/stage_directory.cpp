@@ -11,6 +11,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/file_stamp.hpp"
 #include "base/try.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -198,8 +199,7 @@ bool StageDirectory::remove_unclaimed(const Claims& claims, std::uint64_t most,
         ::fstatat(objects(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
       return;
     const auto size = static_cast<std::uint64_t>(status.st_size);
-    by_age.emplace(status.st_atim.tv_sec * INT64_C(1000000000) + status.st_atim.tv_nsec,
-                   std::pair(name, size));
+    by_age.emplace(nanoseconds(status.st_atim), std::pair(name, size));
     sum += size;
   });
   std::uint64_t freed = 0;

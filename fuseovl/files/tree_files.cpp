@@ -18,6 +18,7 @@
 #include <unordered_map>
 
 #include "base/backoff.hpp"
+#include "base/file_stamp.hpp"
 #include "base/log.hpp"
 #include "base/mounts.hpp"
 #include "base/trusted_path.hpp"
@@ -63,10 +64,6 @@ struct Place {
 Place place_of(const struct statx& status) {
   if (status.stx_mask & STATX_MNT_ID) return {status.stx_mnt_id, 0};
   return {0, std::uint64_t{status.stx_dev_major} << 32 | status.stx_dev_minor};
-}
-
-std::int64_t nanoseconds(const statx_timestamp& t) {
-  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
 /// Whole pages: the kernel splits an uncached read of a MiB that begins within one.
@@ -454,6 +451,8 @@ int TreeFiles::fail_with(int code, std::size_t tree, TreeNodeId node) {
 }
 
 int TreeFiles::refuse(std::size_t tree, TreeNodeId node) {
+  // Nobody expects the original, and BundleFrames has reported the damage.
+  if (is_in_bundle(tree, node)) return EIO;
   if (seen_[tree][trees_[tree].index.node(node).same_as].exchange(kChanged) != kChanged) {
     ++counters_->changed;
     warn(Error(path(tree, node), "answered with an error",

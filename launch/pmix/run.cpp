@@ -77,10 +77,9 @@ Message message(Step step, std::vector<std::string> words = {}) {
 std::vector<std::string> environment_with(std::vector<std::string> changes) {
   const auto name_of = [](std::string_view text) { return text.substr(0, text.find('=')); };
   const auto given = changes;
-  for (char** each = environ; *each; ++each)
-    if (std::ranges::none_of(given,
-                             [&](const auto& one) { return name_of(one) == name_of(*each); }))
-      changes.emplace_back(*each);
+  for (auto& each : own_environment())
+    if (std::ranges::none_of(given, [&](const auto& one) { return name_of(one) == name_of(each); }))
+      changes.push_back(std::move(each));
   return changes;
 }
 

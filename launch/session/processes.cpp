@@ -24,6 +24,7 @@
 
 #include "base/fd.hpp"
 #include "base/launch/rank.hpp"
+#include "base/paths.hpp"
 #include "base/rank_mark.hpp"
 #include "base/try.hpp"
 #include "launch/launch_settings.hpp"
@@ -109,11 +110,9 @@ std::vector<std::string> words_of(const std::string& proc) {
   return out;
 }
 
-std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
 /// What a session or fs-ship has srun start on each node, beside the ranks.
 bool is_tool_of_node(const std::string& program, const std::string& proc) {
-  const auto name = file_name(program);
+  const auto name = base_name(program);
   if (name != "fs-launch" && name != "fs-ship") return false;
   auto words = words_of(proc);
   words.resize(3);
@@ -182,7 +181,7 @@ std::optional<Found> found_as(const Process& process) {
   const auto collects = decode(value(kLaunchVariable));
   out.is_no_rank = rank.program.empty() || out.is_tool || starts_ranks(rank.program) ||
                    !value(kDirectoryVariable).empty() ||
-                   (file_name(rank.program) == "fs-launch" && collects && !collects->job.empty());
+                   (base_name(rank.program) == "fs-launch" && collects && !collects->job.empty());
   return out;
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/channel.hpp"
 #include "base/child.hpp"
+#include "base/escape.hpp"
 #include "base/launch/rank.hpp"
 #include "base/run_directory.hpp"
 #include "base/temp_dir.hpp"
@@ -35,13 +36,6 @@ using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 constexpr std::size_t kHashesAtOnce = 1000;
-
-bool is_plain_word(const std::string& text) {
-  return !text.empty() && text.front() != '-' && text.front() != '.' &&
-         std::ranges::all_of(text, [](unsigned char c) {
-           return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
-         });
-}
 
 std::string sessions_directory() { return default_cache_dir() + "/sessions"; }
 
@@ -82,8 +76,8 @@ void sweep_dead(const RunDirectory& run) {
   if (!all) return;
   for (const auto& id : all->names()) {
     const auto directory = all->path() + "/" + id;
-    const auto text = is_plain_word(id) ? read_file(directory + "/settings", 1UL << 20)
-                                        : Result<std::string>(fail("", ""));
+    const auto text = ship::is_plain_name(id) ? read_file(directory + "/settings", 1UL << 20)
+                                              : Result<std::string>(fail("", ""));
     const auto settings =
         text ? decode_record<SessionSettings>(*text) : Result<SessionSettings>(fail("", ""));
     if (!settings || settings->host != host_name()) continue;
@@ -99,13 +93,6 @@ Words agent_words(const SessionSettings& s, const std::string& node) {
   if (!s.step.empty()) out.push_back("--step=" + s.step);
   if (!node.empty()) out.insert(out.end(), {"--node", node});
   return out;
-}
-
-/// For a remote shell, which joins its arguments.
-std::string quoted(const std::string& word) {
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 /// srun takes options from SLURM_* variables too: SLURM_LABELIO, SLURM_EXPORT_ENV, SLURM_TIMELIMIT,
@@ -166,8 +153,8 @@ std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& 
   for (const auto& node : nodes) {
     auto words = ship::split_words(o.rsh);
     words.push_back(node);
-    words.push_back(quoted(program));
-    for (const auto& word : arguments(node)) words.push_back(quoted(word));
+    words.push_back(quote_for_shell(program));
+    for (const auto& word : arguments(node)) words.push_back(quote_for_shell(word));
     out.push_back(std::move(words));
   }
   return out;
@@ -196,10 +183,10 @@ Result<void> name_nodes(const CreateOptions& o, SessionSettings& s, Clock::time_
       if (std::ranges::count(s.nodes, node) == 0) return fail(node, "is no node of job " + s.job);
     if (!o.nodes.empty()) s.nodes = o.nodes;
   }
-  if (!is_plain_word(s.job)) return fail(s.job, "is not a job's id");
+  if (!ship::is_plain_name(s.job)) return fail(s.job, "is not a job's id");
   std::set<std::string> names;
   for (const auto& node : s.nodes) {
-    if (!is_plain_word(node)) return fail(node, "is not a node's name");
+    if (!ship::is_plain_name(node)) return fail(node, "is not a node's name");
     if (!names.insert(node.substr(0, node.find('.'))).second) return fail(node, "named twice");
   }
   return {};
@@ -276,7 +263,7 @@ Result<Session> Session::create(const CreateOptions& o) {
 
 Result<Session> Session::find(const std::string& id) {
   const auto directory = sessions_directory() + "/" + id;
-  if (!is_plain_word(id)) return fail(id, "is not a session's id");
+  if (!ship::is_plain_name(id)) return fail(id, "is not a session's id");
   const auto found = RunDirectory::find(directory);
   const auto text = found ? read_file(directory + "/settings", 1UL << 20)
                           : Result<std::string>(fail(found.error()));

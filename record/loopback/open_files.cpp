@@ -11,6 +11,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/file_stamp.hpp"
 #include "base/file_systems.hpp"
 
 namespace heddle::loopback {
@@ -37,7 +38,7 @@ bool is_local(int fd) {
 std::int64_t mtime_ns(int fd) {
   struct stat st {};
   if (::fstat(fd, &st) != 0) return 0;
-  return st.st_mtim.tv_sec * std::int64_t{1'000'000'000} + st.st_mtim.tv_nsec;
+  return nanoseconds(st.st_mtim);
 }
 
 }  // namespace

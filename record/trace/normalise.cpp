@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/paths.hpp"
+
 namespace heddle::trace {
 namespace {
 
@@ -174,14 +176,9 @@ bool replace_nix_hash(std::string& name) {
   return all_of(std::string_view(name).substr(0, 32), base32) && replace(name, 0, 32, "<hash>");
 }
 
-bool starts_with_directory(std::string_view path, std::string_view directory) {
-  return path.starts_with(directory) &&
-         (path.size() == directory.size() || path[directory.size()] == '/');
-}
-
 bool is_below_one_of(std::string_view path, std::initializer_list<std::string_view> directories) {
   return std::any_of(directories.begin(), directories.end(), [&](std::string_view directory) {
-    return path.size() > directory.size() && starts_with_directory(path, directory);
+    return path.size() > directory.size() && is_at_or_below(path, directory);
   });
 }
 
@@ -226,7 +223,7 @@ std::string Normaliser::operator()(std::string_view given,
   std::string path(given);
   for (const auto& [from, to] : options_.maps) {
     const bool root = from == "/" && path.starts_with('/');
-    if (!root && !starts_with_directory(path, from)) continue;
+    if (!root && !is_at_or_below(path, from)) continue;
     path.replace(0, root ? 0 : from.size(), to);
     if (path.empty()) path = "/";
     break;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include "base/file_stamp.hpp"
+#include "base/paths.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
 #include <fcntl.h>
@@ -24,12 +26,6 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kRacy = 2 * kSecond;
 constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 constexpr std::size_t kLargestValue = std::size_t{32} << 20;
-
-std::int64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
-}
 
 std::string key_of(const FileStamp& stamp, FactsDetail detail, std::uint64_t file_system) {
   Encoder coder;
@@ -83,13 +79,7 @@ bool is_sound(const ElfFacts& facts) {
 }
 
 std::string default_cache_dir() {
-  const char* base = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::string out;
-  if (base != nullptr && base[0] == '/')
-    out = std::string(base) + "/heddle";
-  else if (home != nullptr && home[0] == '/')
-    out = std::string(home) + "/.cache/heddle";
+  auto out = below_home("XDG_CACHE_HOME", "/.cache", "/heddle");
   // sudo may keep a user's HOME.
   return !out.empty() && check_trusted_directory(out) ? out : "";
 }

@@ -16,6 +16,7 @@
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "resolver/search/search_path.hpp"
 

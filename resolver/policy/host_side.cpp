@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/fd.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 
 namespace heddle::policy {

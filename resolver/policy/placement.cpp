@@ -4,6 +4,7 @@
 // generated ld.so.cache leads to them. A file that ld.so finds before the cache shadows them: the
 // host's is bound over it. The programs are resolved in SwappedWorld, which is the container with
 // mount and binds, until no new bind is needed.
+#include "base/paths.hpp"
 #include "resolver/policy/solver.hpp"
 
 #include <elf.h>

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/child.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
@@ -95,12 +96,6 @@ void print_tree(const MapTree& tree) {
              escape_for_terminal(tree.path), counts.directories, counts.files, counts.links,
              counts.bytes);
   for (const auto& hole : counts.holes) fmt::print("  hole {}\n", escape_for_terminal(hole));
-}
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> out;
-  for (char** one = environ; *one; ++one) out.emplace_back(*one);
-  return out;
 }
 
 /// The map that is replaced, if this user or root made it: another's would choose which names a

@@ -20,6 +20,7 @@
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/task_pool.hpp"
 
 namespace heddle {
@@ -42,8 +43,6 @@ constexpr std::size_t kMostText = std::size_t{1} << 20;
 constexpr std::size_t kMostWords = 64;
 constexpr const char* kMissing = "it does not exist";
 constexpr std::array kLibraries = {"/lib/", "/lib64/"};
-
-std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 bool exists(const std::string& path) {
   struct stat st {};
@@ -89,7 +88,7 @@ std::vector<std::string> split(std::string_view text, char separator) {
 
 /// "python", "python3", "python3.11", "python3.13t": an interpreter that CPython's rules hold for.
 bool is_python_name(const std::string& path) {
-  auto name = file_name(path);
+  auto name = base_name(path);
   if (!name.starts_with("python")) return false;
   name.erase(0, 6);
   return name.find_first_not_of("0123456789.td") == name.npos;
@@ -181,7 +180,7 @@ class PythonSearch {
   std::string behind_shim(const std::string& path) const {
     const auto shims = directory_of(path);
     const auto root = directory_of(shims);
-    if (file_name(shims) != "shims" || !is_python_name(path) || !exists(root + "/versions"))
+    if (base_name(shims) != "shims" || !is_python_name(path) || !exists(root + "/versions"))
       return path;
     auto chosen = variable("PYENV_VERSION");
     for (auto from = cwd_; chosen.empty() && !from.empty(); from = directory_of(from))
@@ -191,14 +190,14 @@ class PythonSearch {
     for (const auto& line : split(chosen, '\n')) {
       const auto version = std::string(trimmed(line));
       if (version.empty() || version.find('/') != version.npos) continue;
-      const auto program = root + "/versions/" + version + "/bin/" + file_name(path);
+      const auto program = root + "/versions/" + version + "/bin/" + base_name(path);
       if (exists(program)) return program;
     }
     // "system", or none: what the shims hide.
     std::string rest;
     for (const auto& directory : split(variable("PATH"), ':'))
       if (directory != shims) rest += (rest.empty() ? "" : ":") + directory;
-    const auto found = find_program(file_name(path), rest);
+    const auto found = find_program(base_name(path), rest);
     return found ? absolute(*found, cwd_) : path;
   }
 
@@ -332,7 +331,7 @@ class PythonSearch {
     const auto has_library = [&](const char* lib, const std::string& name) {
       return !name.empty() && exists(prefix + lib + name + "/os.py");
     };
-    const auto own = version_directory(file_name(canonical_path(out_.interpreter)));
+    const auto own = version_directory(base_name(canonical_path(out_.interpreter)));
     for (const char* lib : kLibraries)
       if (has_library(lib, own)) return {own};
     std::vector<std::string> out;
@@ -353,7 +352,7 @@ class PythonSearch {
     // One that has nothing else than Python: conda's, uv's, Spack's.
     if (exists(base + "/conda-meta"))
       add(base, "conda environment");
-    else if (file_name(base).find("python") != std::string::npos)
+    else if (base_name(base).find("python") != std::string::npos)
       add(base, "Python's prefix");
     for (const auto& version : versions_)
       for (const char* lib : kLibraries)
@@ -369,7 +368,7 @@ class PythonSearch {
             "/lib64/" + version + "/site-packages", "/local/lib/" + version + "/dist-packages",
             std::string("/lib/python3/dist-packages"), "/lib/" + version + "/dist-packages"})
         if (exists(prefix + directory))
-          add_site_directory(prefix + directory, file_name(directory));
+          add_site_directory(prefix + directory, base_name(directory));
   }
 
   void add_user_site() {

@@ -18,6 +18,7 @@
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
+#include "base/file_stamp.hpp"
 #include "base/mounts.hpp"
 #include "base/task_pool.hpp"
 #include "base/try.hpp"
@@ -273,9 +274,6 @@ class TreeChoice {
   /// The names of a directory that an earlier tree has and whose times have not changed.
   std::optional<std::set<std::string>> names_before(const std::string& path,
                                                     const struct stat& now) const {
-    const auto ns = [](const timespec& time) {
-      return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
-    };
     for (const auto& [root, index, keeps_times] : earlier_) {
       if (path != root && !is_below(path, root)) continue;
       const auto id =
@@ -283,7 +281,7 @@ class TreeChoice {
       if (!id) return std::nullopt;
       const TreeNode node = index.node(*id);
       if (!S_ISDIR(node.mode) || node.hole ||
-          !has_same_times(node, ns(now.st_mtim), ns(now.st_ctim),
+          !has_same_times(node, nanoseconds(now.st_mtim), nanoseconds(now.st_ctim),
                           static_cast<std::uint64_t>(now.st_size), keeps_times))
         return std::nullopt;
       std::set<std::string> out;

@@ -20,6 +20,7 @@
 #include <ctime>
 
 #include "base/fd.hpp"
+#include "base/file_stamp.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
@@ -36,16 +37,6 @@ constexpr unsigned kMountId = 0x1000;  // STATX_MNT_ID, Linux 5.8
 /// FUSE file systems of servers that keep a directory's times as POSIX wants them, and whose
 /// clients drop what the kernel caches when another node changes it. "slow" is ours, bench/slowfs.
 constexpr std::array<std::string_view, 3> kPosixFuse = {"fuse.ceph", "fuse.ceph-fuse", "fuse.slow"};
-
-std::int64_t nanoseconds(const struct statx_timestamp& time) {
-  return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
-}
-
-std::int64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * INT64_C(1'000'000'000) + now.tv_nsec;
-}
 
 /// An empty `name`: the file of `fd` itself. Result: 0 or errno.
 int status_of(int fd, const char* name, struct statx& out) {

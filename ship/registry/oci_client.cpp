@@ -22,6 +22,7 @@
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
+#include "base/paths.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "ship/registry/oci_helper.hpp"
@@ -44,11 +45,7 @@ class BlobCache {
   /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either, or unless `used`, it
   /// stores nothing.
   explicit BlobCache(bool used) {
-    if (!used) return;
-    if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
-      directory_ = std::string(cache) + "/heddle/oci";
-    else if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
-      directory_ = std::string(home) + "/.cache/heddle/oci";
+    if (used) directory_ = below_home("XDG_CACHE_HOME", "/.cache", "/heddle/oci");
   }
   /// The file, at offset 0.
   std::optional<Fd> blob(const std::string& digest) const {
