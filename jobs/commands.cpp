@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "base/backoff.hpp"
+#include "base/child.hpp"
 #include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
@@ -41,7 +42,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 struct Options {
   std::string jobid;
   Collecting what;
-  std::string to = ".";
+  std::string to;  ///< empty: the working directory, or the one of a job that is left
   Words annotations;
   std::string shell;
   int exitcode = -1;
@@ -73,11 +74,10 @@ int parse(CLI::App& app, int argc, char** argv) {
   return parse_options(app, Words(argv + 1, argv + argc));
 }
 
-Spool spool_of(const Options& o) {
-  return value_or_throw(Spool::at(value_or_throw(job_id(o.jobid))));
-}
+Spool spool_of(const Options& o) { return Spool::at(value_or_throw(job_id(o.jobid))); }
 
-std::string absolute(const std::string& directory) {
+std::string archive_directory(const Options& o) {
+  const std::string directory = o.to.empty() ? "." : o.to;
   std::error_code failed;  // the working directory may be gone
   auto out = std::filesystem::absolute(directory, failed).lexically_normal().string();
   if (failed) return directory;
@@ -96,7 +96,7 @@ json new_job(const Spool& spool, const Options& o) {
                       {"argv", o.what.argv},
                       {"lookups", o.what.lookups},
                       {"perf_on", o.what.perf}};
-  job["to"] = absolute(o.to);
+  job["to"] = archive_directory(o);
   return job;
 }
 
@@ -125,8 +125,8 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
     if (argv == "none") row.path = row.path.substr(row.path.rfind('/') + 1);
     mask_arguments(row.args);
   }
-  auto directory = absolute(o.to);
-  if (left && o.to == ".") directory = job.value("to", directory);
+  auto directory = archive_directory(o);
+  if (left && o.to.empty()) directory = job.value("to", directory);
   job.erase("to");
   job.erase("unwritten");
   if (left && !job.contains("stop")) {
@@ -185,10 +185,7 @@ void stage_killed(const Spool& spool, const Options& o) {
 
 std::string quoted(const std::string& text, const std::string& shell) {
   std::string out;
-  if (shell == "fish") {
-    for (const char c : text) out += c == '\'' || c == '\\' ? std::string{'\\', c} : std::string{c};
-    return "'" + out + "'";
-  }
+  if (shell == "fish") return quote_for_fish(text);
   for (const char c : quote_for_shell(text)) {
     if (shell == "csh" && c == '!') out += '\\';
     out += c;
@@ -215,11 +212,8 @@ std::string shell_code(const std::string& shell, const Variables& variables) {
   }
   if (is_csh) {
     const auto alias = [](const std::string& name, const std::string& body) {
-      std::string text;
       // An alias puts its arguments in the place of ! once more.
-      for (const char c : body)
-        text += c == '\'' ? std::string("'\\''") : (c == '!' ? "\\" : "") + std::string{c};
-      return "alias " + name + " '" + text + "'; ";
+      return "alias " + name + " " + quoted(body, "csh") + "; ";
     };
     return alias("fs_job_instrument", set) + alias("fs_job_uninstrument", restore) + set + "\n";
   }
@@ -235,9 +229,7 @@ std::string shell_code(const std::string& shell, const Variables& variables) {
 /// A command without heddle, since a failing collector never fails a job.
 int run_plain(const Words& command) {
   const auto path = find_program(command[0]);
-  Words environment;
-  for (char** entry = environ; entry && *entry; ++entry) environment.emplace_back(*entry);
-  const int error = path ? execute({*path, command, environment}) : path.error().code();
+  const int error = path ? execute({*path, command, own_environment()}) : path.error().code();
   return report_exec_failure(command[0], error);
 }
 
@@ -254,7 +246,7 @@ class RunJob {
  public:
   static Result<RunJob> join(const Options& o) {
     const std::string jobid = TRY(job_id(o.jobid));
-    Spool spool = TRY(Spool::at(jobid));
+    Spool spool = Spool::at(jobid);
     for (int attempt = 0; attempt < 100; ++attempt) {
       TRY(spool.create());
       const auto lock = spool.lock();
@@ -273,7 +265,7 @@ class RunJob {
       if (stage_killed(spool, fd, job, o)) continue;
       (void)::flock(fd.get(), LOCK_SH);
       if (job.is_null()) {
-        check_results(spool, absolute(o.to));
+        check_results(spool, archive_directory(o));
         job = new_job(spool, o);
         job["run"] = true;
         // Of several nodes each has another start: submit merges what overlaps.
@@ -370,23 +362,19 @@ void append_reaped(const Spool& spool, pid_t pid, AppEnd end) {
     (void)write_all(fd->get(), {reinterpret_cast<const char*>(&record), sizeof record}, "records");
 }
 
-int run_collected(RunJob& run, const Options& o, const Words& command) {
-  const auto variables = collecting_variables(run.spool(), o.what);
-  if (!variables) {
-    warn(variables.error());
-    return run_plain(command);
-  }
+AppEnd run_app(const RunJob& run, const Options& o, const Words& command,
+               const Variables& variables) {
   const auto path = find_program(command[0]);
-  if (!path) return report_exec_failure(command[0], path.error().code());
+  if (!path) return {report_exec_failure(command[0], path.error().code())};
   Words environment;
   const auto is_set = [&](std::string_view entry) {
-    for (const auto& [name, value] : *variables)
+    for (const auto& [name, value] : variables)
       if (entry.starts_with(name) && entry.substr(name.size()).starts_with('=')) return true;
     return entry.starts_with("HEDDLE_JOB_START=");
   };
-  for (char** entry = environ; entry && *entry; ++entry)
-    if (!is_set(*entry)) environment.emplace_back(*entry);
-  for (const auto& [name, value] : *variables) environment.push_back(name + "=" + value);
+  for (auto& entry : own_environment())
+    if (!is_set(entry)) environment.push_back(std::move(entry));
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
   if (run.job().contains("job_start"))
     environment.push_back("HEDDLE_JOB_START=" + run.job()["job_start"].dump());
 
@@ -394,15 +382,21 @@ int run_collected(RunJob& run, const Options& o, const Words& command) {
   auto app = value_or_throw(AppProcess::start({*path, command, environment}, {}, signals));
   const pid_t pid = app.pid();
   const auto start = now_us();
-  const auto started = app.run();
-  AppEnd end;
-  if (started) {
-    append_start(run.spool(), o.what, pid, start, *path, command);
-    end = value_or_throw(app.wait(signals));
-    append_reaped(run.spool(), pid, end);
-  } else {
-    end.status = report_exec_failure(command[0], started.error().code());
+  if (const auto started = app.run(); !started)
+    return {report_exec_failure(command[0], started.error().code())};
+  append_start(run.spool(), o.what, pid, start, *path, command);
+  const auto end = value_or_throw(app.wait(signals));
+  append_reaped(run.spool(), pid, end);
+  return end;
+}
+
+int run_collected(RunJob& run, const Options& o, const Words& command) {
+  const auto variables = collecting_variables(run.spool(), o.what);
+  if (!variables) {
+    warn(variables.error());
+    return run_plain(command);
   }
+  const auto end = run_app(run, o, command, *variables);
   try {
     const auto archive = run.leave(o, end);
     const SigpipeHeld held;
@@ -490,7 +484,7 @@ namespace {
 /// The archive's path; empty: there is nothing to stage; nullopt: the job is not over. `of_runs`:
 /// only jobs that `fs-job run` began.
 std::optional<std::string> stage_left_one(const std::string& id, const Options& o, bool of_runs) {
-  const Spool spool = value_or_throw(Spool::at(id));
+  const Spool spool = Spool::at(id);
   const auto lock = spool.lock();
   if (!lock) return "";
   auto job = value_or_throw(spool.read());

@@ -80,7 +80,15 @@ bool is_secret_option(std::string_view name) {
   return false;
 }
 
-/// Of the web's the user too, which may be a token.
+/// As is_secret(), for what is behind a URL's path: `?author=me` has no secret.
+bool is_secret_parameter(std::string_view name) {
+  const auto text = upper(name);
+  for (const char* word : {"KEY", "AUTH", "PASS", "PWD", "SIG"})
+    if (text == word) return true;
+  return is_secret_option(name) || text.find("SIGNATURE") != text.npos;
+}
+
+/// Of the web's the user too, which may be a token, and what is named as a secret behind the path.
 std::string mask_urls(std::string value) {
   for (std::size_t at = 0; (at = value.find("://", at)) != value.npos;) {
     const auto before = std::string_view(value).substr(0, at);
@@ -88,18 +96,29 @@ std::string mask_urls(std::string value) {
     at += 3;
     const auto end = std::min(value.find_first_of("/?# \t\n\"'", at), value.size());
     const auto host = value.rfind('@', end);
-    if (host == value.npos || host < at || host >= end) continue;
     const auto colon = value.find(':', at);
-    if (!is_web && colon >= host) continue;
-    const auto from = is_web ? at : colon + 1;
-    value.replace(from, host - from, "***");
+    if (host != value.npos && host >= at && host < end && (is_web || colon < host)) {
+      const auto from = is_web ? at : colon + 1;
+      value.replace(from, host - from, "***");
+    }
+    constexpr std::string_view kEnds(" \t\n\"'");
+    const auto is_end = [&](std::size_t i) {
+      return i >= value.size() || kEnds.find(value[i]) != kEnds.npos;
+    };
+    at = value.find_first_of("?;# \t\n\"'", at);
+    while (!is_end(at)) {
+      const auto name = ++at;
+      at = value.find_first_of("=&;# \t\n\"'", at);
+      if (is_end(at) || value[at] != '=') continue;
+      const bool hides = is_secret_parameter(std::string_view(value).substr(name, at - name));
+      const auto begin = ++at;
+      at = std::min(value.find_first_of("&;# \t\n\"'", at), value.size());
+      if (!hides) continue;
+      value.replace(begin, at - begin, "***");
+      at = begin + 3;
+    }
   }
   return value;
-}
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
 }
 
 json allowed_environment() {
@@ -263,6 +282,11 @@ std::string container_id(const std::string& groups, const std::string& mounts) {
   return id;
 }
 
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
 std::int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -277,6 +301,7 @@ void mask_arguments(std::vector<std::string>& arguments) {
   enum class Next { word, secret, header, user } next = Next::word;
   for (auto& word : arguments) {
     const auto kind = std::exchange(next, Next::word);
+    word = mask_urls(std::move(word));
     const auto equals = word.find('=');
     const auto option = word.substr(0, equals);
     const bool is_option = word.starts_with('-');
@@ -292,7 +317,8 @@ void mask_arguments(std::vector<std::string>& arguments) {
     } else if (kind == Next::header && mask_header(0)) {
     } else if (kind == Next::user && !is_option && word.find(':') != word.npos) {
       word.replace(word.find(':') + 1, word.npos, "***");
-    } else if (equals != word.npos && is_secret_option(option)) {
+    } else if (equals != word.npos && option.find("://") == option.npos &&
+               is_secret_option(option)) {
       word.replace(equals + 1, word.npos, "***");
     } else if (word.starts_with("-H") && mask_header(2)) {
     } else if (option == "--header" && equals != word.npos && mask_header(equals + 1)) {
@@ -307,8 +333,6 @@ void mask_arguments(std::vector<std::string>& arguments) {
       next = Next::header;
     } else if (word == "-u" || word == "-U" || word == "--user" || word == "--proxy-user") {
       next = Next::user;
-    } else {
-      word = mask_urls(std::move(word));
     }
   }
 }

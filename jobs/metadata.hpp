@@ -46,5 +46,7 @@ std::optional<HetComponent> het_component();
 std::vector<std::string> expand_hosts(const std::string& list);
 
 std::int64_t now_us();
+/// Empty: not set.
+std::string variable(const char* name);
 
 }  // namespace heddle::jobs

@@ -25,11 +25,6 @@
 namespace heddle::jobs {
 namespace {
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 std::string spool_base() {
   const auto given = variable("HEDDLE_JOB_SPOOL");
   return given.empty() ? "/tmp/heddle-jobs-" + std::to_string(::getuid()) : given;
@@ -74,9 +69,9 @@ Result<std::string> job_id(const std::string& given) {
   return id;
 }
 
-Result<Spool> Spool::at(const std::string& jobid) {
+Spool Spool::at(const std::string& jobid) {
   const auto base = spool_base();
-  return Spool(jobid, base, base + "/" + jobid);
+  return {jobid, base, base + "/" + jobid};
 }
 
 std::vector<std::string> Spool::ids() {
@@ -127,7 +122,7 @@ Result<bool> change_running(const std::string& jobid,
                             const std::function<void(nlohmann::json&)>& change) {
   const auto id = job_id(jobid);
   if (!id) return false;
-  const Spool spool = TRY(Spool::at(*id));
+  const Spool spool = Spool::at(*id);
   if (TRY(spool.read()).is_null()) return false;
   const Fd lock = TRY(spool.lock());
   auto job = TRY(spool.read());

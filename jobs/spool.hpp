@@ -28,7 +28,7 @@ struct Collecting {
 class Spool {
  public:
   /// Nothing is created.
-  static Result<Spool> at(const std::string& jobid);
+  static Spool at(const std::string& jobid);
   /// The ids of all that are there.
   static std::vector<std::string> ids();
   Result<void> create() const;

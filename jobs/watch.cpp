@@ -194,7 +194,7 @@ int watch_command(int argc, char** argv) {
       ->type_name("N");
   forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  const auto spool = value_or_throw(Spool::at(value_or_throw(job_id(jobid))));
+  const auto spool = Spool::at(value_or_throw(job_id(jobid)));
   auto file = open_file(spool.records(), O_RDONLY | O_NOFOLLOW);
   if (!file) throw Error(spool.jobid(), "cannot watch the job", "it does not run on this node");
   Followed job(std::move(*file));

@@ -212,13 +212,13 @@ int rca_command(int argc, char** argv) {
         for (const Cause& cause : found.causes)
           out += fmt::format("{}: {}\n  hint: {}\n", cause.kind, cause.text, cause.hint);
         if (found.causes.empty())
-          out += fmt::format("no cause found: it is like the {} others\n", table.jobs.size() - 1);
+          out += fmt::format("no cause found, compared with {} others\n", table.jobs.size() - 1);
         out += "\n";
         std::vector<Row> rows;
         for (const Ranked& r : found.features)
           if (rows.size() < 8 && std::abs(r.score) > 2)
             rows.push_back({r.feature, human(r.feature, r.value), human(r.feature, r.median),
-                            fmt::format("{:.1f}", r.score)});
+                            std::isinf(r.score) ? "-" : fmt::format("{:.1f}", r.score)});
         if (!rows.empty())
           out += render(Format::table, {"feature", "here", "usually", "deviations"}, rows);
         print(out);

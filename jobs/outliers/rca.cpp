@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/escape.hpp"
+#include "base/paths.hpp"
 #include "jobs/outliers/features.hpp"
 #include "jobs/store/render.hpp"
 
@@ -56,6 +57,7 @@ class Search {
     const bool faulty = faults();
     more_io();
     if (!faulty && out_.causes.empty()) node();
+    failure();
     return std::move(out_);
   }
 
@@ -72,9 +74,10 @@ class Search {
     out.known = !std::isnan(out.value) && others.size() + 1 >= kFewestJobs;
     if (!out.known) return out;
     out.median = median_of(others);
-    const double deviation = std::max(
-        {robust_deviation(others, out.median), kLeastDeviation * std::abs(out.median), 1e-9});
-    out.score = (out.value - out.median) / deviation;
+    const double deviation =
+        std::max(robust_deviation(others, out.median), kLeastDeviation * std::abs(out.median));
+    // Infinite where all others have 0.
+    out.score = out.value == out.median ? 0 : (out.value - out.median) / deviation;
     return out;
   }
   void add(std::string kind, std::string subject, std::string text, std::string hint) {
@@ -122,6 +125,14 @@ class Search {
                          "compare LD_PRELOAD, LD_LIBRARY_PATH and modules"});
     }
     for (Cause& cause : fresh) add(cause.kind, cause.subject, cause.text, cause.hint);
+  }
+
+  void failure() {
+    const Compared status = compare("exitcode");
+    if (status.known && status.value != 0 && status.median == 0)
+      add("failure", "exitcode",
+          fmt::format("it ended with status {:.0f}, the others with 0", status.value),
+          "fs-job show --tree names the process");
   }
 
   void memory() {
@@ -241,8 +252,6 @@ class Search {
               "leave it out (--exclude={}) and have it checked: clock, temperature, other jobs",
               escape_for_terminal(name)));
   }
-
-  static std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
   Database& db_;
   const JobTable& table_;

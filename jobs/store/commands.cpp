@@ -324,8 +324,8 @@ int list_command(int argc, char** argv) {
             {"models", "SELECT name FROM models ORDER BY name"}};
         for (const auto& [name, sql] : kQueries)
           if (name == what)
-            open_store(url)->each(
-                sql, {}, [](Row& row) { print(escape_for_terminal(to_text(row[0])) + "\n"); });
+            open_store(url)->each(sql, {},
+                                  [](Row& row) { print(on_terminal(to_text(row[0])) + "\n"); });
         return exit_done;
       });
 }

@@ -25,9 +25,9 @@ std::string csv_field(const std::string& text) {
 /// How a person reads a column: times as dates, durations in seconds.
 std::string table_field(const std::string& column, const Value& value) {
   if (is_null(value)) return "-";
-  if (column == "start" || column == "finish" || column == "submitted")
+  if (column == "start" || column == "finish" || column == "submitted" || column == "created")
     return time_text(to_int(value));
-  if (value.index() == 3) return escape_for_terminal(to_text(value));
+  if (value.index() == 3) return to_text(value).empty() ? "-" : on_terminal(to_text(value));
   return human(column, to_double(value));
 }
 
@@ -70,6 +70,11 @@ std::string render(Format format, const std::vector<std::string>& columns,
     out += '\n';
   }
   return out;
+}
+
+std::string on_terminal(const std::string& text) {
+  const auto plain = unescape(text);
+  return plain && escape_for_terminal(*plain) == text ? text : escape_for_terminal(text);
 }
 
 Json to_json(const Value& value) {

@@ -16,6 +16,8 @@ enum class Format { table, json, csv };
 /// Rows as aligned columns, a JSON array of objects, or CSV (RFC 4180). Ends with a newline.
 std::string render(Format format, const std::vector<std::string>& columns,
                    const std::vector<Row>& rows);
+/// A text of the store on one line. Those of processes are stored escaped, and are not once more.
+std::string on_terminal(const std::string& text);
 Json to_json(const Value& value);
 void print(const std::string& text);
 

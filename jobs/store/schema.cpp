@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "base/paths.hpp"
 #include "base/result.hpp"
 
 namespace heddle::jobs::store {
@@ -163,12 +164,9 @@ void check_version(int version) {
 
 std::string default_url() {
   if (const char* url = std::getenv("FS_JOB_DB"); url && *url != '\0') return url;
-  if (const char* data = std::getenv("XDG_DATA_HOME"); data && *data == '/')
-    return std::string(data) + "/heddle/jobs.db";
-  const char* home = std::getenv("HOME");
-  if (!home || *home != '/')
-    throw Error("", "no place for the store", "HOME is not set", "use --db");
-  return std::string(home) + "/.local/share/heddle/jobs.db";
+  auto path = below_home("XDG_DATA_HOME", "/.local/share", "/heddle/jobs.db");
+  if (path.empty()) throw Error("", "no place for the store", "HOME is not set", "use --db");
+  return path;
 }
 
 }  // namespace

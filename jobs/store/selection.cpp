@@ -28,8 +28,10 @@ struct Where {
   /// Any of `list`, each by `condition`.
   void any(const std::vector<std::string>& list, const std::string& condition) {
     if (list.empty()) return;
+    Row values;  // as they are stored
+    for (const auto& text : list) values.emplace_back(to_json_text(text));
     add(fmt::format("({})", fmt::join(std::vector<std::string>(list.size(), condition), " OR ")),
-        Row(list.begin(), list.end()));
+        std::move(values));
   }
   std::string text() const {
     return conditions.empty() ? "" : fmt::format(" WHERE {}", fmt::join(conditions, " AND "));
@@ -192,12 +194,6 @@ std::int64_t find_job(Database& database, const std::string& name) {
                                 to_text(row[2]), to_int(row[3]), to_text(row[4])));
   throw Error(name, fmt::format("{} jobs have this id", rows.size()), {},
               escape_for_terminal(fmt::format("{}", fmt::join(which, ", "))));
-}
-
-std::int64_t now_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 std::int64_t parse_time(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "jobs/metadata.hpp"
 #include "jobs/store/database.hpp"
 
 namespace heddle::jobs::store {
@@ -47,7 +48,5 @@ std::vector<std::pair<std::string, std::string>> parse_tags(const std::string& t
 
 /// The columns of the view jobs that are numbers, and may be ordered by and compared.
 const std::vector<std::string>& job_features();
-
-std::int64_t now_us();
 
 }  // namespace heddle::jobs::store

@@ -233,6 +233,26 @@ TEST_F(Collected, a_run_that_could_not_be_written_takes_no_later_one_with_it) {
   EXPECT_TRUE(fs::is_empty(dir_ / "spool"));
 }
 
+TEST_F(Collected, a_left_job_is_written_to_the_directory_that_is_asked_for) {
+  EXPECT_EQ(sh(fs_job_ + " run -q --jobid a --to missing -- true").status, 0);
+  const auto staged = fs_job({"stage", "--left", "--jobid", "a", "--to", "."});
+  EXPECT_EQ(staged.status, 0) << staged.err;
+  EXPECT_EQ(archives().size(), 1U);
+}
+
+TEST_F(Collected, a_command_that_cannot_be_executed_is_a_job_too) {
+  std::ofstream(dir_ / "plain") << "";
+  for (const auto& [command, status] : {std::pair{"./none", 127}, {"./plain", 126}}) {
+    EXPECT_EQ(sh(fs_job_ + " run -q --jobid j" + std::to_string(status) + " -- " + command).status,
+              status);
+    EXPECT_TRUE(fs::is_empty(dir_ / "spool"));
+  }
+  std::set<int> statuses;
+  for (const auto& archive : archives())
+    statuses.insert(read_job(archive).job["exitcode"].get<int>());
+  EXPECT_EQ(statuses, (std::set<int>{126, 127}));
+}
+
 TEST_F(Collected, an_archive_for_which_there_is_no_room_is_none_and_can_be_written_later) {
   ASSERT_EQ(fs_job({"start"}).status, 0);
   ASSERT_EQ(sh("eval \"$(" + fs_job_ + " source --shell sh)\"; /bin/true").status, 0);

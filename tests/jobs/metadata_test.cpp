@@ -131,6 +131,9 @@ TEST_F(Collected, secrets_are_masked) {
                   "ftp://u:hidden@h/x",
                   "https://hidden@h/",
                   "https://hidden:x-oauth-basic@h/y",
+                  "https://hidden:hidden@h/?token=hidden&author=me;sig=hidden#x",
+                  "postgresql://u:hidden@h/db?password=hidden",
+                  "--url=https://u:hidden@h/?x=1",
                   "--pass",
                   "hidden",
                   "-H",
@@ -156,7 +159,9 @@ TEST_F(Collected, secrets_are_masked) {
             (Strings{"-H", "Accept: */*", "ssh://git@h/", "--pass-through", "x", "-u", "plain",
                      "--key=2"}));
   for (const std::string masked :
-       {"me:***", "--user=me:***", "https://***@h/", "Authorization:***"})
+       {"me:***", "--user=me:***", "https://***@h/", "Authorization:***",
+        "https://***@h/?token=***&author=me;sig=***#x", "postgresql://u:***@h/db?password=***",
+        "--url=https://***@h/?x=1"})
     EXPECT_EQ(std::ranges::count(args, masked), 1) << masked;
 }
 

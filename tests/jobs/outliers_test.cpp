@@ -100,6 +100,21 @@ TEST_F(Outliers, rca_names_the_injected_cause_and_leaves_sane_jobs_alone) {
               HasSubstr("library: libz.so.1 was loaded from /home/me/old/libz.so.1"));
 }
 
+TEST_F(Outliers, rca_names_a_failure_that_no_other_job_has) {
+  Strings files;
+  for (int i = 0; i < 6; ++i) {
+    FakeJob job;
+    job.id = std::to_string(i);
+    job.more["exitcode"] = i == 5 ? 5 : 0;
+    files.push_back(write_archive(job, dir_ / (job.id + ".tgz")));
+  }
+  out(Strings{"submit"} + files);
+  const auto found = out({"rca", "5"});
+  EXPECT_THAT(found, HasSubstr("failure: it ended with status 5, the others with 0\n"));
+  EXPECT_THAT(found, testing::ContainsRegex("\nexitcode +5 +0 +-\n"));
+  EXPECT_THAT(out({"rca", "4"}), HasSubstr("no cause found, compared with 5 others\n"));
+}
+
 TEST_F(Outliers, jobs_are_compared_with_each_other_or_with_a_model) {
   submit_jobs(8);
   EXPECT_EQ(job({"outliers", "10", "11", "12"}).status, 3) << "three are too few";

@@ -266,6 +266,17 @@ TEST_P(Store, texts_are_kept_byte_for_byte) {
   EXPECT_EQ(job.id, lines_of(out({"list"})).at(0));
 }
 
+TEST_P(Store, odd_names_are_shown_as_they_are_stored_and_found_as_they_are) {
+  FakeJob fake;
+  fake.name = R"(caf\xe9)";  // as fs-job writes what is not UTF-8
+  fake.processes[0].exename = R"(new\nline)";
+  out({"submit", archive(fake)});
+  EXPECT_EQ(lines_of(out({"query", "--columns", "jobname"}))[1], fake.name);
+  EXPECT_EQ(out({"list", "names"}), fake.name + "\n");
+  EXPECT_THAT(out({"show", "1", "--tree"}), HasSubstr(" " + fake.processes[0].exename + " "));
+  EXPECT_EQ(ids({"--name", "caf\xe9"}).size(), 2U) << "a heading and the job";
+}
+
 TEST_P(Store, sql_in_any_field_is_text) {
   const auto sql = [](const std::string& what) {
     return what + "'); DROP TABLE t_job; -- \" $1 ? \\x27";
