@@ -72,7 +72,11 @@ class Summary final : public trace::TraceSink {
     if (process.first_library_ns == 0) process.first_library_ns = event.ns;
     process.last_library_ns = event.ns;
   }
-  void end_run(const trace::RunFooter& footer, trace::Ending) override { footer_ = footer; }
+  void end_run(const trace::RunFooter& footer, trace::Ending ending) override {
+    footer_ = footer;
+    is_complete_ = is_complete_ && trace::is_complete(footer, ending);
+  }
+  bool is_complete() const { return is_complete_; }
   /// Several lines, each ended by a newline.
   std::string text() const {
     std::string out =
@@ -100,6 +104,7 @@ class Summary final : public trace::TraceSink {
     std::uint64_t first_library_ns = 0, last_library_ns = 0;
   };
   trace::RunFooter footer_;
+  bool is_complete_ = true;
   std::map<std::string, std::uint64_t> paths_, missing_directories_;
   std::map<std::int32_t, Process> processes_;
 };
@@ -134,12 +139,16 @@ class UsedFiles final : public trace::TraceSink {
         break;
     }
   }
-  void end_run(const trace::RunFooter&, trace::Ending) override {}
+  void end_run(const trace::RunFooter& footer, trace::Ending ending) override {
+    is_complete_ = is_complete_ && trace::is_complete(footer, ending);
+  }
+  bool is_complete() const { return is_complete_; }
   const std::set<std::string>& paths() const { return paths_; }
 
  private:
   std::set<std::string> paths_;
   std::set<std::string> created_;  ///< by the run
+  bool is_complete_ = true;
 };
 
 /// Makes the directories on the way to `path` below `target`, with the modes of the originals.
@@ -218,18 +227,20 @@ Result<std::string> copy_slim(const UsedFiles& used, const std::string& target) 
 
 }  // namespace
 
-Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
+Result<bool> evaluate(const RecordOptions& options, const std::string& trace) {
+  bool is_complete = true;
   if (options.summary) {
     Summary summary;
     TRY(trace::read_trace(trace, summary));
     TRY(write_all(STDERR_FILENO, summary.text(), "stderr"));
+    is_complete = summary.is_complete();
   }
-  if (options.slim_dir.empty()) return {};
+  if (options.slim_dir.empty()) return is_complete;
   UsedFiles used;
   TRY(trace::read_trace(trace, used));
   const std::string copied = TRY(copy_slim(used, options.slim_dir));
   if (!options.quiet) say(copied);
-  return {};
+  return used.is_complete();
 }
 
 }  // namespace heddle

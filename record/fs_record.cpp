@@ -78,7 +78,9 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
     out.recorder.ops.reset();
     for (const auto& name : names) {
       const auto op = trace::op_from_name(name);
-      if (!op) throw CLI::ValidationError("--op", name + ": there are " + trace::op_names());
+      if (!op)
+        throw CLI::ValidationError("--op",
+                                   "no operation " + name + ": there are " + trace::op_names());
       out.recorder.ops.set(static_cast<std::size_t>(*op));
       out.recorder.each_io |= *op == trace::Op::read || *op == trace::Op::write;
     }
@@ -119,11 +121,13 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
 
 AppEnd run(const RecordOptions& options) {
   if (!options.trace.empty()) {
-    auto done = evaluate(options, options.trace);
-    if (done) return {exit_done};
-    report(done.error());
+    const auto is_complete = evaluate(options, options.trace);
+    if (is_complete && *is_complete) return {exit_done};
+    report(is_complete ? Error(options.trace, "the trace is incomplete",
+                               "what the run did after its end is not in it")
+                       : is_complete.error());
     // Without an errno the file is not a trace.
-    return {done.error().code() != 0 ? exit_failure : exit_usage};
+    return {is_complete || is_complete.error().code() != 0 ? exit_failure : exit_usage};
   }
   const auto path = find_program(options.command[0]);
   if (!path) return {report_exec_failure(options.command[0], path.error().code())};

@@ -43,7 +43,8 @@ struct RecordedRun {
 /// Runs APP (the file `path`) on the loopback. Failure: APP did not run.
 Result<RecordedRun> run_recorded(const RecordOptions& options, const std::string& path);
 
-/// Prints the summary of a trace on stderr and copies the files it used, as `options` say.
-Result<void> evaluate(const RecordOptions& options, const std::string& trace);
+/// Prints the summary of a trace on stderr and copies the files it used, as `options` say. Result:
+/// whether the trace is complete.
+Result<bool> evaluate(const RecordOptions& options, const std::string& trace);
 
 }  // namespace heddle

@@ -434,6 +434,23 @@ class Scripter {
   Script script_;
 };
 
+/// Never longer than the longer sequence, as one of many deletions and insertions may be.
+std::vector<EditRun> script_by_position(Tokens a, Tokens b) {
+  std::vector<EditRun> out;
+  const auto common = std::min(a.size(), b.size());
+  for (std::uint32_t at = 0; at < common; ++at) {
+    const auto kind = a[at] == b[at] ? EditKind::same : EditKind::replaced;
+    if (out.empty() || out.back().kind != kind) out.push_back({kind, at, at, 0});
+    ++out.back().length;
+  }
+  const auto end = static_cast<std::uint32_t>(common);
+  if (a.size() > common)
+    out.push_back({EditKind::deleted, end, end, static_cast<std::uint32_t>(a.size() - common)});
+  if (b.size() > common)
+    out.push_back({EditKind::inserted, end, end, static_cast<std::uint32_t>(b.size() - common)});
+  return out;
+}
+
 }  // namespace
 
 std::uint32_t edit_distance(Tokens a, Tokens b, Simd level) {
@@ -461,7 +478,12 @@ std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, 
 Script edit_script(Tokens a, Tokens b, const Effort& effort, Simd level) {
   Scripter scripter(a, b, effort, level);
   scripter.solve(a, b, std::nullopt);
-  return scripter.take();
+  auto out = scripter.take();
+  std::size_t edits = 0;
+  for (const auto& run : out.runs)
+    if (run.kind != EditKind::same) edits += run.length;
+  if (edits > std::max(a.size(), b.size())) out.runs = script_by_position(a, b);
+  return out;
 }
 
 namespace {

@@ -94,10 +94,7 @@ struct Run {
   std::vector<Process> processes;
   std::vector<std::uint32_t> process_of;  ///< of each event, index into processes
 
-  bool complete() const {
-    return ending != trace::Ending::no_footer &&
-           (footer.complete || ending == trace::Ending::not_in_format);
-  }
+  bool complete() const { return trace::is_complete(footer, ending); }
   /// Fails when the trace names no processes.
   Result<void> require_processes() const;
 };

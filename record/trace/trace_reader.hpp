@@ -15,6 +15,11 @@ enum class Ending {
   not_in_format,  ///< unknown, in compat-lib's older traces
 };
 
+/// Whether the trace has all of its run.
+inline bool is_complete(const RunFooter& footer, Ending ending) {
+  return ending != Ending::no_footer && (footer.complete || ending == Ending::not_in_format);
+}
+
 /// Receives the contents of a trace in the file's order: begin, events, end for each run.
 class TraceSink {
  public:

@@ -237,6 +237,7 @@ TEST_F(FsDiff, marks_an_upper_bound_above_max_distance) {
   const auto bound = json({a, b, "--local", "0", "--max-distance", "10"});
   EXPECT_EQ(bound["exact"], false);
   EXPECT_GE(bound["distance"], exact["distance"]);
+  EXPECT_LE(bound["distance"], 9'000);
   EXPECT_EQ(bound["script"].size(), bound["distance"]);
   EXPECT_EQ(run({a, b, "--summary", "--max-distance", "10"}).status, 1);
   EXPECT_NE(run({a, b, "--summary", "--max-distance", "10"}).out.find("distance at most "),

@@ -139,6 +139,13 @@ TEST_F(Recorder, copies_all_files_that_the_program_needs) {
   EXPECT_EQ(run({"chroot", dir_ / "slim", "/usr/bin/xz", "--version"}).out, done.out);
   EXPECT_EQ(run({program_, "--trace", trace_, "--slim", dir_ / "again"}).status, 0);
   EXPECT_EQ(run({"diff", "-r", dir_ / "slim", dir_ / "again"}).status, 0);
+  // Without its footer, as a killed recorder leaves it.
+  run_checked({"sed", "-i", "$d", trace_});
+  for (const Strings& what : {Strings{"--summary"}, Strings{"--slim", dir_ / "part"}}) {
+    const auto cut = run(Strings{program_, "--trace", trace_} + what);
+    EXPECT_EQ(cut.status, 3);
+    EXPECT_THAT(cut.err, HasSubstr(": the trace is incomplete: "));
+  }
 }
 
 TEST_F(Recorder, static_build_runs_in_a_foreign_root) {
