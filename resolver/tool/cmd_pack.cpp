@@ -17,6 +17,7 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/task_pool.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
@@ -241,8 +242,10 @@ class Packer {
 
   /// The map then is another one.
   void add_compiled_python() {
-    compiled_ = value_or_throw(compile_python(
-        content_, [this](const std::string& path) { return is_wanted(path); }, temporary_.path()));
+    const auto compiles = [this](const std::string& path, std::uint32_t mode) {
+      return is_wanted(path) && !reason_to_leave_out(path, mode);
+    };
+    compiled_ = value_or_throw(compile_python(content_, compiles, temporary_.path()));
     if (compiled_.empty()) return;
     const auto map = temporary_.path() + "/map";
     value_or_throw(write_map(content_, map));
@@ -301,9 +304,6 @@ class Packer {
     }
   }
 
-  static bool is_at_or_below(const std::string& file, const std::string& path) {
-    return file == path || path == "/" || file.starts_with(path + "/");
-  }
   bool is_included(const std::string& file) const {
     return std::ranges::any_of(included_,
                                [&](const auto& path) { return is_at_or_below(file, path); });

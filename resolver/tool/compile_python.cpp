@@ -139,7 +139,7 @@ bool is_stale(const Source& source, const PycFormat& format) {
 }
 
 std::vector<Source> find_sources(const MapContent& content, const PycFormat& format,
-                                 const std::function<bool(const std::string&)>& is_wanted) {
+                                 const IsWanted& is_wanted) {
   std::vector<Source> out;
   for (std::size_t i = 0; i < content.trees.size(); ++i) {
     const auto index = value_or_throw(TreeIndex::of(content.trees[i].index));
@@ -152,7 +152,7 @@ std::vector<Source> find_sources(const MapContent& content, const PycFormat& for
           cache ? index.find(*cache, compiled_name(node.name, format.tag)) : std::nullopt;
       if (compiled && !S_ISREG(index.node(*compiled).mode)) continue;
       auto path = content.trees[i].path + "/" + index.path(id);
-      if (is_wanted(path))
+      if (is_wanted(path, node.mode))
         out.push_back({std::move(path), i, node.mtime_ns, node.size, compiled.has_value()});
     }
   }
@@ -217,9 +217,9 @@ void add_compiled(Entry& root, std::string_view path, const std::string& tag, st
 
 }  // namespace
 
-Result<std::map<std::string, std::string>> compile_python(
-    MapContent& content, const std::function<bool(const std::string&)>& is_wanted,
-    const std::string& directory) {
+Result<std::map<std::string, std::string>> compile_python(MapContent& content,
+                                                          const IsWanted& is_wanted,
+                                                          const std::string& directory) {
   std::map<std::string, std::string> out;
   const auto python = content.trees.empty() ? std::string() : interpreter_of(content);
   if (python.empty()) return out;
@@ -256,9 +256,14 @@ Result<std::map<std::string, std::string>> compile_python(
     const auto made = directory + "/" + std::to_string(i) + ".pyc";
     struct stat status {};
     if (::stat(made.c_str(), &status) != 0) continue;
-    const timespec time{mtime_ns / 1'000'000'000, mtime_ns % 1'000'000'000};
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    const auto part = (mtime_ns % kSecond + kSecond) % kSecond;  // not negative before 1970
+    const timespec time{(mtime_ns - part) / kSecond, part};
     const timespec times[] = {time, time};
-    if (::utimensat(AT_FDCWD, made.c_str(), times, 0) != 0) return fail_errno(made, "cannot write");
+    if (::utimensat(AT_FDCWD, made.c_str(), times, 0) != 0) {
+      warn(Error::from_errno(path, "is not compiled: its time cannot be set", errno));
+      continue;
+    }
     if (!roots[tree])
       roots[tree] = entry_of(value_or_throw(TreeIndex::of(content.trees[tree].index)), kTreeRoot);
     add_compiled(*roots[tree], std::string_view(path).substr(content.trees[tree].path.size() + 1),
