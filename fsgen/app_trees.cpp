@@ -40,7 +40,8 @@ Result<void> attach(const Fd& copy, const std::string& path) {
   constexpr unsigned kFromEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
   if (::syscall(SYS_move_mount, copy.get(), "", AT_FDCWD, path.c_str(), kFromEmptyPath) == 0)
     return {};
-  return fail_errno(path, "cannot attach a mount");
+  return fail(Error::from_errno(path, "cannot attach a mount", errno,
+                                errno == ENOENT ? "mkdir -p " + path : ""));
 }
 
 Result<void> cover(const std::string& served, const TreePlace& tree) {
@@ -97,8 +98,11 @@ TreeCandidates find_tree_candidates(const GenOptions& options) {
     std::ranges::move(python.in_use, std::back_inserter(out.never));
     if (options.python != "auto")
       python = find_python_trees({options.python}, environment, directory);
-    if (options.python != "auto" && python.interpreter.empty())
+    if (options.python != "auto" && python.interpreter.empty()) {
       out.notes.push_back("--python " + options.python + ": is no Python");
+      static bool is_said = false;
+      if (options.first_rank && !std::exchange(is_said, true)) warn(out.notes.back());
+    }
     out.found = std::move(python.trees);
   }
   if (out.found.empty() && options.trees.empty()) return out;
@@ -116,7 +120,15 @@ AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candida
   out.notes = candidates.notes;
   if (candidates.found.empty() && candidates.named.empty()) return out;
   TreeRequest request;
-  request.named = options.trees;
+  for (const auto& path : options.trees) {
+    if (const Fd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); directory) {
+      request.named.push_back(path);
+      continue;
+    }
+    const auto error = Error::from_errno(path, "cannot open", errno);
+    out.notes.push_back("no tree: " + error.message());
+    if (options.first_rank) warn(Error("", error.message(), "continuing without this tree"));
+  }
   request.found = candidates.found;
   request.never = candidates.never;
   request.exclude = options.tree_excludes;

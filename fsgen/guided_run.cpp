@@ -423,6 +423,8 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
   const auto say_no_trees = [&] {
     if (options.first_rank) warn(Error("", "continuing without directory trees", no_trees));
   };
+  if (!no_trees.empty() && map.is_bundle)
+    return fail(options.map, "its directory trees cannot be served", no_trees);
   if (!no_trees.empty()) say_no_trees();
   const auto ways = ways_for(options, map);
   std::vector<std::string> passed_over;

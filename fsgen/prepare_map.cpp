@@ -18,10 +18,12 @@
 #include "base/elf_file.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
+#include "base/file_stamp.hpp"
 #include "base/find_program.hpp"
 #include "base/launch/rank.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/slow_files.hpp"
@@ -351,7 +353,7 @@ LearnedRun merged(LearnedRun all, const LearnedRun& more) {
 /// Without programs and libraries that are gone or too young for the cache: temporary ones.
 LearnedRun settled(const LearnedRun& run) {
   LearnedRun out;
-  const auto now = realtime_ns();
+  const auto now = now_ns();
   for (const auto& [program, libraries] : run) {
     if (!is_settled(program, now)) continue;
     auto& kept = out[program];
@@ -388,6 +390,17 @@ void take_learn_log(PreparedMap map, const GenOptions& options, const std::strin
   if (has_new(settled(*run), known->learned, map.content) &&
       take_cached(map, options, cache, trees, true))
     learn_for_next_run(options, app_path, map, *run, cache);
+}
+
+/// What fs-mount would say of it, to which nobody listens.
+Result<void> check_fallback(const std::string& path, const MapReader& map) {
+  constexpr const char* kUnused = "is not used where the bundle is damaged";
+  if (!map.bundle()) return fail(path, kUnused, "the map is no bundle");
+  const auto other = MapReader::open(path);
+  if (!other) return fail(path, kUnused, other.error().message());
+  if (!other->bundle() || other->id() != map.id())
+    return fail(path, kUnused, "it is another bundle");
+  return {};
 }
 
 }  // namespace
@@ -478,7 +491,10 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     map.id = reader.id().hex();
     map.file = std::move(*file);
     // The files need not be on this node.
-    if (reader.bundle())
+    map.is_bundle = reader.bundle() != nullptr;
+    if (options.first_rank && !options.fallback.empty())
+      if (const auto fits = check_fallback(options.fallback, reader); !fits) warn(fits.error());
+    if (map.is_bundle)
       map.serve = "all";
     else if (options.may_go_direct())
       judge_files(map, options);
@@ -488,7 +504,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     // A directory that cannot be listed would exclude each program.
     for (const auto& directory : options.plugin_directories) TRY(list_plugin_directory(directory));
     const auto search = search_options_from_environment();
-    const auto started_ns = realtime_ns();
+    const auto started_ns = now_ns();
     std::optional<AppTrees> trees;
     if (before) trees = AppTrees{before->content.trees, before->tree_notes};
     if (before) map.candidates = before->candidates;

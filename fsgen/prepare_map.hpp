@@ -23,9 +23,10 @@ struct PreparedMap {
   MapContent content;          ///< from the cache and for no mount: only the programs, unguided
   bool mount = true;           ///< Via::best tries mounts first
   bool slow_libraries = true;  ///< else a mount pays only for the trees
-  std::string serve;           ///< fs-mount --serve
-  std::string index;           ///< for Via::direct; empty: index_path, or to be made
-  std::string index_path;      ///< the cache's
+  bool is_bundle = false;
+  std::string serve;                         ///< fs-mount --serve
+  std::string index;                         ///< for Via::direct; empty: index_path, or to be made
+  std::string index_path;                    ///< the cache's
   std::vector<std::string> speeds;           ///< "DIR: slow: WHY"
   std::vector<std::string> tree_notes;       ///< why directories are no trees
   std::optional<TreeCandidates> candidates;  ///< nullopt: another rank looked for them

@@ -12,9 +12,13 @@
 
 #include "base/coder.hpp"
 #include "base/escape.hpp"
+#include "base/file_stamp.hpp"
 #include "base/file_systems.hpp"
 #include "base/launch/rank.hpp"
+#include "base/paths.hpp"
 #include "base/task_pool.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/map/index_format.hpp"
 #include "resolver/map/map_format.hpp"
@@ -134,12 +138,6 @@ std::optional<Entry> read_entry(int directory, const std::string& key) {
 
 }  // namespace
 
-std::int64_t realtime_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
-}
-
 bool is_settled(const std::string& path, std::int64_t now_ns) {
   const auto stamp = RunCache::stamp_of(path);
   return stamp && std::max(stamp->mtime_ns, stamp->ctime_ns) < now_ns - kRacy;
@@ -147,8 +145,11 @@ bool is_settled(const std::string& path, std::int64_t now_ns) {
 
 Result<RunCache> RunCache::open() {
   const auto parent = default_cache_dir();
-  if (parent.empty())
+  if (parent.empty()) {
+    const auto wanted = below_home("XDG_CACHE_HOME", "/.cache", "/heddle");
+    if (!wanted.empty()) TRY(check_trusted_directory(wanted));
     return fail("", "there is no cache", "neither XDG_CACHE_HOME nor HOME is set");
+  }
   auto directory = RunDirectory::find(parent + "/" + directory_name());
   if (!directory) {
     ::mkdir(directory_of(parent).c_str(), 0700);
@@ -211,13 +212,13 @@ std::string RunCache::once_a_job(const std::string& what, std::int64_t after_ns,
   // Its own mark is of a run before: of a script whose every command has the rank 0, as in sbatch.
   const auto ours = std::to_string(*rank) + " ";
   const auto text = fd ? read_all(fd.get(), mark).value_or("") : "";
-  if (!text.empty() && !text.starts_with(ours) && marked > realtime_ns() - kValidFor &&
+  if (!text.empty() && !text.starts_with(ours) && marked > now_ns() - kValidFor &&
       marked > after_ns)
     return text.substr(text.find(' ') + 1);
   // One that is younger may be of a check that goes on.
   for (const auto& name : node->names())
     if (name.starts_with("valid-") && name != mark &&
-        modified_ns(node->get(), name) < realtime_ns() - 60 * kValidFor)
+        modified_ns(node->get(), name) < now_ns() - 60 * kValidFor)
       node->remove(name);
   (void)::ftruncate(fd.get(), 0);
   auto answer = ask();
@@ -248,7 +249,7 @@ bool RunCache::make_room() const {
   drop([](const std::string& name) {
     return name.starts_with("plain-") || name.find(".new-") != name.npos;
   });
-  const auto day_ago = realtime_ns() - kDay;
+  const auto day_ago = now_ns() - kDay;
   drop([&](const std::string& name) { return modified_ns(directory_.get(), name) < day_ago; });
   return left <= kMostFiles;
 }
@@ -300,14 +301,14 @@ bool RunCache::is_plain(const std::string& key, const std::string& program,
   std::string trees_then;
   Decoder decoder(*bytes);
   decoder(marked, then, trees_then);
-  return decoder.complete() && then == *stamp && realtime_ns() - marked < kDay &&
+  return decoder.complete() && then == *stamp && now_ns() - marked < kDay &&
          (trees_then.empty() || trees_then == trees());
 }
 
 void RunCache::mark_plain(const std::string& key, const std::string& program,
                           const std::string& trees) const {
   const auto stamp = stamp_of(program);
-  const auto now = realtime_ns();
+  const auto now = now_ns();
   if (!stamp || std::max(stamp->mtime_ns, stamp->ctime_ns) > now - kRacy) return;
   Encoder coder;
   coder(now, *stamp, trees);

@@ -39,6 +39,7 @@ Result<void> check_signature(const std::string& map, const ContentHash& id,
                              const std::string& signers) {
   const auto keys = std::filesystem::absolute(signers).string();
   if (is_systems_root()) TRY(check_trusted_file(keys));
+  TRY(open_regular(keys));
   // A copy, as others may own the file, which may be of any type.
   const Fd file = TRY(open_regular(map + ".sig"));
   const auto bytes = TRY(read_all(file.get(), map + ".sig", kMostSignature));

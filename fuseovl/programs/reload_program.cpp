@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 
 #include "base/mount_service.hpp"
@@ -127,7 +128,8 @@ Result<void> reload_mount(MountSettings settings) {
   const std::string path = TRY(resolve_mount_point(directory));
   TRY(check_mount(path, directory));
   const auto run_directory = TRY(RunDirectory::open());
-  const auto lock = run_directory.lock("reload " + path, {});
+  // What the last one has just started may hold its lock for a moment more.
+  const auto lock = run_directory.lock("reload " + path, std::chrono::seconds(1));
   if (!lock && lock.error().code() == ETIMEDOUT)
     return fail(directory, kWhat, "another --reload is at work here");
   if (!lock) return fail(lock.error());

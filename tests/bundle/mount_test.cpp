@@ -537,6 +537,31 @@ TEST_F(BundleMount, fs_gen_starts_a_program_whose_libraries_are_gone) {
   }
 }
 
+TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {
+  run_checked({resolve_, "build", "-o", map_, "--python", "off", "--tree", tree_, "/bin/cat"});
+  pack();
+  const auto gen = [&](const Strings& more) {
+    return run(Strings{gen_, "--map", bundle_} + more + Strings{"--", "cat", tree_ + "/big.bin"},
+               {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache")}});
+  };
+  EXPECT_THAT(gen({}).err, Not(HasSubstr("damaged")));
+  damage("big.bin", 2'000'000);
+  auto ran = gen({"--fallback", dir_ / "none", "--json", dir_ / "r.json"});
+  EXPECT_EQ(ran.out, files_["big.bin"]);
+  EXPECT_THAT(ran.err, testing::ContainsRegex("\n  damaged +1 frames of the bundle: "));
+  EXPECT_THAT(ran.err, HasSubstr("none: is not used where the bundle is damaged: "));
+  EXPECT_THAT(value_or_throw(read_file(dir_ / "r.json")), HasSubstr("\"damaged_frames\": 1"));
+  fs::remove(tree_ + "/big.bin");
+  ran = gen({});
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("frames of the bundle"), Not(HasSubstr("changed"))));
+  ran = gen({"--via", "direct"});
+  EXPECT_EQ(ran.status, 3);
+  EXPECT_THAT(ran.err, HasSubstr("its directory trees cannot be served"));
+  fs::remove_all(tree_);
+  EXPECT_THAT(gen({}).err, HasSubstr("hint: mkdir -p "));
+}
+
 TEST_F(BundleMount, fs_gen_imports_python_packages_over_their_own_path) {
   const std::string python = "/usr/bin/python3";
   if (!fs::exists(python)) HEDDLE_SKIP("no python3");

@@ -100,6 +100,16 @@ TEST_F(PrintEnv, modulefile_sets_the_same_variables) {
   EXPECT_EQ(json["HEDDLE_INDEX"], mount() + "/.heddle/index");
 }
 
+TEST_F(PrintEnv, directory_may_have_any_name) {
+  const auto there = dir_ / "p\xff";
+  fs::create_directory(there);
+  run_checked({fs_mount_, map(), there}, options_);
+  const auto result = run({fs_gen_, "--print-env", map(), there}, options_);
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(there + "/.heddle/index"));
+  run_checked({fs_mount_, "-u", there});
+}
+
 TEST_F(PrintEnv, directory_without_a_mount_of_the_map_is_refused) {
   const auto expect_refused = [&](const std::string& map, const std::string& directory, int status,
                                   const std::string& why) {

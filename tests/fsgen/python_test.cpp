@@ -621,6 +621,11 @@ TEST_F(Python, refused_tree_does_not_stop_the_run) {
   EXPECT_EQ(ours.out, "ran\n");
   EXPECT_EQ(ours.status, 0);
   EXPECT_THAT(ours.err, HasSubstr("continuing without trees"));
+  const auto some = run_guided(
+      {"/bin/echo", "ran"}, {"--tree", dir_ / "none", "--tree", slow("lib"), "--python", "none"});
+  EXPECT_THAT(some.err, AllOf(HasSubstr("none: cannot open: "), HasSubstr("without this tree"),
+                              HasSubstr("--python none: is no Python")));
+  EXPECT_THAT(trees(), ::testing::ElementsAre(slow("lib")));
 }
 
 TEST_F(Python, real_packages_are_the_same) {

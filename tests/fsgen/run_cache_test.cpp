@@ -285,6 +285,12 @@ TEST_F(RunCache, reason_why_nothing_is_cached_is_given) {
   EXPECT_THAT(gen({"--explain", app_}).out, Not(HasSubstr("not cached")));
   options_.env.push_back("XDG_CACHE_HOME=/proc/none");
   EXPECT_THAT(gen({"--explain", app_}).out, HasSubstr("\nnot cached: /proc/none/heddle/runs-"));
+  fs::create_directory(dir_ / "open");
+  fs::permissions(dir_ / "open", fs::perms(01777));
+  options_.env.back() = "XDG_CACHE_HOME=" + (dir_ / "open");
+  const auto why = (dir_ / "open/heddle") + ": cannot be trusted: ";
+  EXPECT_THAT(gen({"--explain", app_}).out, HasSubstr("\nnot cached: " + why));
+  EXPECT_THAT(gen({app_}).err, HasSubstr("not cached      " + why));
   if (::geteuid() != 0) return;
   const auto full =
       sh("unshare -m sh -c 'mkdir full; mount -t tmpfs -o size=64k none full; mkdir full/heddle; "
@@ -294,6 +300,16 @@ TEST_F(RunCache, reason_why_nothing_is_cached_is_given) {
   EXPECT_THAT(full.out, HasSubstr("\n  not cached      "));
   EXPECT_THAT(full.out, HasSubstr("\nFAILS   cache "));
   EXPECT_THAT(full.out, HasSubstr("No space left on device: each run resolves anew"));
+}
+
+TEST_F(RunCache, explain_runs_nothing_where_no_map_can_be_made) {
+  if (::geteuid() != 0) HEDDLE_SKIP("mounts a full file system");
+  const auto full =
+      sh("unshare -m sh -c 'mkdir full; mount -t tmpfs -o size=64k none full; "
+         "head -c 100000 /dev/zero >full/fill; TMPDIR=$DIR/full $FS_GEN --no-cache --slow $DIR "
+         "--explain ./app'");
+  EXPECT_EQ(full.status, 0) << full.err;
+  EXPECT_THAT(full.out, testing::MatchesRegex("./app: runs unguided: .*No space left on device\n"));
 }
 
 TEST_F(RunCache, of_64_at_once_each_has_the_right_answer) {
