@@ -93,8 +93,6 @@ class RunCache {
   RunDirectory directory_;
 };
 
-/// Nanoseconds since the epoch.
-std::int64_t realtime_ns();
 /// Whether the file is there and was not changed in the 2 s before `now_ns`.
 bool is_settled(const std::string& path, std::int64_t now_ns);
 
