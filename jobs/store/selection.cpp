@@ -28,10 +28,10 @@ struct Where {
   /// Any of `list`, each by `condition`.
   void any(const std::vector<std::string>& list, const std::string& condition) {
     if (list.empty()) return;
-    Row values;  // as they are stored
-    for (const auto& text : list) values.emplace_back(to_json_text(text));
+    Row stored;
+    for (const auto& text : list) stored.emplace_back(to_json_text(text));
     add(fmt::format("({})", fmt::join(std::vector<std::string>(list.size(), condition), " OR ")),
-        std::move(values));
+        std::move(stored));
   }
   std::string text() const {
     return conditions.empty() ? "" : fmt::format(" WHERE {}", fmt::join(conditions, " AND "));

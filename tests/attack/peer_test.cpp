@@ -162,10 +162,10 @@ TEST_F(Peer, requests_for_another_map_while_a_mount_is_made_take_no_runs_mount_a
   };
   // In the namespace of a run, which has none if another request came before its own.
   const auto mount_in = [](pid_t process) -> std::string {
-    const auto directory = "/proc/" + std::to_string(process);
+    const auto proc = "/proc/" + std::to_string(process);
     std::istringstream pids(
         std::to_string(process) + " " +
-        read_file(directory + "/task/" + std::to_string(process) + "/children").value_or(""));
+        read_file(proc + "/task/" + std::to_string(process) + "/children").value_or(""));
     for (std::string pid; pids >> pid;)
       for (const auto& mount : list_mounts("/proc/" + pid).value_or(std::vector<MountEntry>()))
         if (mount.type == "fuse.heddle" && mount.point.find("/hd-") != mount.point.npos)
