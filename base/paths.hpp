@@ -16,8 +16,8 @@ inline std::string base_name(const std::string& path) { return path.substr(path.
 
 /// By the names alone, of paths without a slash at their end.
 inline bool is_at_or_below(std::string_view path, std::string_view directory) {
-  return directory == "/" || (path.starts_with(directory) &&
-                              (path.size() == directory.size() || path[directory.size()] == '/'));
+  return path.starts_with(directory) &&
+         (directory == "/" || path.size() == directory.size() || path[directory.size()] == '/');
 }
 
 /// `name`, as "/heddle", in the directory that an XDG `variable` names, else in `otherwise` of HOME

@@ -88,7 +88,23 @@ bool is_secret_parameter(std::string_view name) {
   return is_secret_option(name) || text.find("SIGNATURE") != text.npos;
 }
 
-/// Of the web's the user too, which may be a token, and what is named as a secret behind the path.
+/// What is named as a secret behind the path of a URL.
+void mask_parameters(std::string& value) {
+  constexpr const char* kEnds = "&;# \t\n\"'";
+  for (auto at = value.find("://"); (at = value.find_first_of("?&;#", at)) != value.npos;) {
+    const auto name = ++at;
+    at = value.find_first_of("=?&;# \t\n\"'", at);
+    if (at == value.npos) return;
+    if (value[at] != '=') continue;
+    const bool hides = is_secret_parameter(std::string_view(value).substr(name, at - name));
+    const auto begin = ++at;
+    if (!hides) continue;
+    value.replace(begin, std::min(value.find_first_of(kEnds, begin), value.size()) - begin, "***");
+    at = begin + 3;
+  }
+}
+
+/// Of the web's the user too, which may be a token.
 std::string mask_urls(std::string value) {
   for (std::size_t at = 0; (at = value.find("://", at)) != value.npos;) {
     const auto before = std::string_view(value).substr(0, at);
@@ -96,28 +112,13 @@ std::string mask_urls(std::string value) {
     at += 3;
     const auto end = std::min(value.find_first_of("/?# \t\n\"'", at), value.size());
     const auto host = value.rfind('@', end);
+    if (host == value.npos || host < at || host >= end) continue;
     const auto colon = value.find(':', at);
-    if (host != value.npos && host >= at && host < end && (is_web || colon < host)) {
-      const auto from = is_web ? at : colon + 1;
-      value.replace(from, host - from, "***");
-    }
-    constexpr std::string_view kEnds(" \t\n\"'");
-    const auto is_end = [&](std::size_t i) {
-      return i >= value.size() || kEnds.find(value[i]) != kEnds.npos;
-    };
-    at = value.find_first_of("?;# \t\n\"'", at);
-    while (!is_end(at)) {
-      const auto name = ++at;
-      at = value.find_first_of("=&;# \t\n\"'", at);
-      if (is_end(at) || value[at] != '=') continue;
-      const bool hides = is_secret_parameter(std::string_view(value).substr(name, at - name));
-      const auto begin = ++at;
-      at = std::min(value.find_first_of("&;# \t\n\"'", at), value.size());
-      if (!hides) continue;
-      value.replace(begin, at - begin, "***");
-      at = begin + 3;
-    }
+    if (!is_web && colon >= host) continue;
+    const auto from = is_web ? at : colon + 1;
+    value.replace(from, host - from, "***");
   }
+  if (value.find("://") != value.npos) mask_parameters(value);
   return value;
 }
 
@@ -305,6 +306,10 @@ void mask_arguments(std::vector<std::string>& arguments) {
     const auto equals = word.find('=');
     const auto option = word.substr(0, equals);
     const bool is_option = word.starts_with('-');
+    // Of a URL, which mask_urls() has seen to; the words before it may be a shell's.
+    const auto last = option.substr(option.find_last_of(" \t\n\"'") + 1);
+    const bool is_parameter =
+        last.find("://") != last.npos && last.find_first_of("?;#") != last.npos;
     // `Authorization: Basic ...`, also as a part of the option's word.
     const auto mask_header = [&](std::size_t from) {
       const auto colon = word.find(':', from);
@@ -317,8 +322,7 @@ void mask_arguments(std::vector<std::string>& arguments) {
     } else if (kind == Next::header && mask_header(0)) {
     } else if (kind == Next::user && !is_option && word.find(':') != word.npos) {
       word.replace(word.find(':') + 1, word.npos, "***");
-    } else if (equals != word.npos && option.find("://") == option.npos &&
-               is_secret_option(option)) {
+    } else if (equals != word.npos && !is_parameter && is_secret_option(option)) {
       word.replace(equals + 1, word.npos, "***");
     } else if (word.starts_with("-H") && mask_header(2)) {
     } else if (option == "--header" && equals != word.npos && mask_header(equals + 1)) {

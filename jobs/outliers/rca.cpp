@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "base/escape.hpp"
@@ -19,7 +20,8 @@
 namespace heddle::jobs::store {
 namespace {
 
-constexpr double kUnusual = 3.5;          ///< deviations, as of modified z
+constexpr double kUnusual = 3.5;  ///< deviations, as of modified z
+constexpr double kNeverVaries = std::numeric_limits<double>::max();
 constexpr double kLeastDeviation = 0.05;  ///< of the median: smaller differences count for nothing
 
 struct Compared {
@@ -76,8 +78,8 @@ class Search {
     out.median = median_of(others);
     const double deviation =
         std::max(robust_deviation(others, out.median), kLeastDeviation * std::abs(out.median));
-    // Infinite where all others have 0.
-    out.score = out.value == out.median ? 0 : (out.value - out.median) / deviation;
+    const double away = out.value - out.median;
+    if (away != 0) out.score = deviation > 0 ? away / deviation : std::copysign(kNeverVaries, away);
     return out;
   }
   void add(std::string kind, std::string subject, std::string text, std::string hint) {
@@ -131,7 +133,7 @@ class Search {
     const Compared status = compare("exitcode");
     if (status.known && status.value != 0 && status.median == 0)
       add("failure", "exitcode",
-          fmt::format("it ended with status {:.0f}, the others with 0", status.value),
+          fmt::format("it ended with status {:.0f}, most others with 0", status.value),
           "fs-job show --tree names the process");
   }
 

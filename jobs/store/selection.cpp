@@ -46,7 +46,7 @@ void add_job_names(Where& where, const std::vector<std::string>& jobs) {
     std::string condition;
     if (const auto slash = rest.find('/'); slash != std::string::npos) {
       condition = "cluster = ? AND ";
-      values.emplace_back(rest.substr(0, slash));
+      values.emplace_back(to_json_text(rest.substr(0, slash)));
       rest.erase(0, slash + 1);
     }
     std::string start;
@@ -55,7 +55,7 @@ void add_job_names(Where& where, const std::vector<std::string>& jobs) {
       rest.resize(at);
     }
     condition += "jobid = ?";
-    values.emplace_back(rest);
+    values.emplace_back(to_json_text(rest));
     if (!start.empty()) {
       // Microseconds as JSON has them, or the second that the table shows.
       const bool exact =
@@ -80,8 +80,8 @@ void add_tags(Where& where, const std::vector<std::string>& tags) {
       all.emplace_back(
           "EXISTS (SELECT 1 FROM tags WHERE job_id = jobs.id AND annotation = 0 AND name = ? AND "
           "value = ?)");
-      values.emplace_back(name);
-      values.emplace_back(value);
+      values.emplace_back(to_json_text(name));
+      values.emplace_back(to_json_text(value));
     }
     if (all.empty())
       all.emplace_back("NOT EXISTS (SELECT 1 FROM tags WHERE job_id = jobs.id AND annotation = 0)");
