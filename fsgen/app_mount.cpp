@@ -115,7 +115,7 @@ std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistic
   out.first_refused = refused.value("path", "");
   out.changed_files = parsed.value("tree_changed_files", std::uint64_t{0});
   out.changed = parsed.value("tree_changed", std::vector<std::string>());
-  out.damaged_frames =
+  out.bad_frame_reads =
       parsed.value("bundle", nlohmann::json::object()).value("bad", std::uint64_t{0});
   out.from_origin_files = parsed.value("from_origin_files", std::uint64_t{0});
   out.from_origin = parsed.value("from_origin", std::vector<std::string>());
@@ -179,7 +179,7 @@ DaemonCounters DaemonCounters::since(const DaemonCounters& before) const {
   out.writes_refused -= before.writes_refused;
   if (before.first_refused != "") out.first_refused.reset();
   out.changed_files -= before.changed_files;
-  out.damaged_frames -= before.damaged_frames;
+  out.bad_frame_reads -= before.bad_frame_reads;
   // A file that changes during the run is no longer among them.
   out.from_origin_files -= std::min(out.from_origin_files, before.from_origin_files);
   const auto leave_new = [](std::vector<std::string>& paths, const std::vector<std::string>& old) {

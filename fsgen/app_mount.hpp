@@ -44,7 +44,7 @@ struct DaemonCounters {
   std::optional<std::string> first_refused = "";  ///< outside __pycache__; nullopt: unknown
   std::vector<std::string> changed;  ///< files of trees that changed: some of the paths
   std::uint64_t changed_files = 0;
-  std::uint64_t damaged_frames = 0;      ///< of the bundle
+  std::uint64_t bad_frame_reads = 0;     ///< of the bundle: no copy has the frame as it was packed
   std::vector<std::string> from_origin;  ///< files that the bundle lacks: some of the paths
   std::uint64_t from_origin_files = 0;
 

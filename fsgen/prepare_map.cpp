@@ -392,17 +392,6 @@ void take_learn_log(PreparedMap map, const GenOptions& options, const std::strin
     learn_for_next_run(options, app_path, map, *run, cache);
 }
 
-/// What fs-mount would say of it, to which nobody listens.
-Result<void> check_fallback(const std::string& path, const MapReader& map) {
-  constexpr const char* kUnused = "is not used where the bundle is damaged";
-  if (!map.bundle()) return fail(path, kUnused, "the map is no bundle");
-  const auto other = MapReader::open(path);
-  if (!other) return fail(path, kUnused, other.error().message());
-  if (!other->bundle() || other->id() != map.id())
-    return fail(path, kUnused, "it is another bundle");
-  return {};
-}
-
 }  // namespace
 
 Result<void> check_cpu(const PreparedMap& map, bool tuned) {
@@ -492,8 +481,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     map.file = std::move(*file);
     // The files need not be on this node.
     map.is_bundle = reader.bundle() != nullptr;
-    if (options.first_rank && !options.fallback.empty())
-      if (const auto fits = check_fallback(options.fallback, reader); !fits) warn(fits.error());
+    if (options.first_rank && !options.fallback.empty() && !map.is_bundle)
+      warn(Error(options.fallback, "is not used", "the map is no bundle"));
     if (map.is_bundle)
       map.serve = "all";
     else if (options.may_go_direct())

@@ -26,11 +26,12 @@ std::string text_of_trees(const RunReport& report) {
   for (const auto& [path, entries] : report.trees)
     out += fmt::format("  tree            {:>12} names served at {}\n", with_commas(entries),
                        escape_for_terminal(path));
-  if (report.daemon && report.daemon->damaged_frames > 0)
+  if (report.daemon && report.daemon->bad_frame_reads > 0)
     out += fmt::format(
-        "  damaged         {:>12} frames of the bundle: fs-resolve verify names them, --fallback "
-        "BUNDLE names another copy\n",
-        with_commas(report.daemon->damaged_frames));
+        "  damaged         {:>12} reads of the bundle found no frame as it was packed: fs-resolve "
+        "verify "
+        "names damaged frames, --fallback another copy\n",
+        with_commas(report.daemon->bad_frame_reads));
   if (report.trees.empty() || !report.daemon) return out;
   const auto& daemon = *report.daemon;
   out += fmt::format("  tree files      {:>12} read from their originals\n",
@@ -200,7 +201,7 @@ nlohmann::json to_json(const RunReport& report) {
   if (const auto& daemon = report.daemon) {
     out["requests"] = daemon->requests;
     out["bytes_read"] = daemon->bytes_read;
-    if (daemon->damaged_frames > 0) out["damaged_frames"] = daemon->damaged_frames;
+    if (daemon->bad_frame_reads > 0) out["bad_frame_reads"] = daemon->bad_frame_reads;
     if (!report.trees.empty()) {
       out["tree_files_read"] = daemon->tree_files;
       out["writes_refused"] = daemon->writes_refused;

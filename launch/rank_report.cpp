@@ -74,9 +74,11 @@ std::string silent_nodes(const std::vector<RankReport>& reports,
   std::set<std::string> present;
   for (const auto& report : reports) present.insert(report.node.substr(0, report.node.find('.')));
   std::vector<std::string> silent;
-  if (present.empty()) return "";
   for (const auto& node : nodes)
-    if (!present.contains(node.substr(0, node.find('.')))) silent.push_back(node);
+    if (!present.contains(node.substr(0, node.find('.'))))
+      silent.push_back(escape_for_terminal(node));
+  // None has reported, or Slurm has other names for the nodes.
+  if (silent.size() == nodes.size()) return "";
   if (silent.size() > kMostNamed) {
     silent.resize(kMostNamed);
     silent.emplace_back("...");

@@ -2,7 +2,9 @@
 #include "launch/rank_watch.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -26,6 +28,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr std::size_t kLargestEnvironment = std::size_t{64} << 20;
 constexpr milliseconds kSlurmsTime{10'000};
+constexpr milliseconds kLongestPause{10'000};
 /// Slurm's controller is not asked for jobs that end before.
 constexpr milliseconds kFirstQuestion{500};
 
@@ -76,7 +79,8 @@ SeenJob step_of(pid_t srun) {
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     const std::set<std::string> fields{std::istream_iterator<std::string>(words), {}};
-    if (!fields.contains(here)) continue;
+    // A step's name, which another user chooses, may have fields in it.
+    if (!fields.contains(here) || !fields.contains(fmt::format("UserId={}", ::getuid()))) continue;
     const auto value = [&](const std::string& name) {
       const auto at = fields.lower_bound(name);
       return at != fields.end() && at->starts_with(name) ? at->substr(name.size()) : "";
@@ -97,7 +101,7 @@ RankWatch::RankWatch(std::string mark, pid_t srun) {
     SeenJob job;
     // Ever more seldom: a long job has many processes beside it.
     for (auto pause = milliseconds(20); job.ranks == 0 || (srun > 0 && job.nodes.empty());
-         pause *= 2) {
+         pause = std::min(2 * pause, kLongestPause)) {
       if (job.ranks == 0) job.ranks = size_of_job(mark);
       if (srun > 0 && pause >= kFirstQuestion) {
         auto step = step_of(srun);

@@ -451,13 +451,12 @@ int TreeFiles::fail_with(int code, std::size_t tree, TreeNodeId node) {
 }
 
 int TreeFiles::refuse(std::size_t tree, TreeNodeId node) {
-  // Nobody expects the original, and BundleFrames has reported the damage.
-  if (is_in_bundle(tree, node)) return EIO;
-  if (seen_[tree][trees_[tree].index.node(node).same_as].exchange(kChanged) != kChanged) {
-    ++counters_->changed;
-    warn(Error(path(tree, node), "answered with an error",
-               "it has changed since the map was built"));
-  }
+  if (seen_[tree][trees_[tree].index.node(node).same_as].exchange(kChanged) == kChanged) return EIO;
+  const bool is_damaged = is_in_bundle(tree, node);
+  if (!is_damaged) ++counters_->changed;
+  warn(Error(path(tree, node), "answered with an error",
+             is_damaged ? "the bundle is damaged, and the original is not what was packed"
+                        : "it has changed since the map was built"));
   return EIO;
 }
 
@@ -465,7 +464,8 @@ std::size_t TreeFiles::changed(std::size_t most, std::vector<std::string>& paths
   const std::size_t count = counters_->changed;
   for (std::size_t tree = 0; count > 0 && tree < trees_.size(); ++tree)
     for (TreeNodeId node = 0; node < seen_[tree].size() && paths.size() < most; ++node)
-      if (seen_[tree][node] == kChanged) paths.push_back(path(tree, node));
+      if (seen_[tree][node] == kChanged && !is_in_bundle(tree, node))
+        paths.push_back(path(tree, node));
   return count;
 }
 

@@ -243,7 +243,8 @@ class Packer {
   /// The map then is another one.
   void add_compiled_python() {
     const auto compiles = [this](const std::string& path, std::uint32_t mode) {
-      return is_wanted(path) && !reason_to_leave_out(path, mode);
+      const auto compiled = directory_of(path) + "/__pycache__/";
+      return is_wanted(path) && (!reason_to_leave_out(path, mode) || is_included(compiled));
     };
     compiled_ = value_or_throw(compile_python(content_, compiles, temporary_.path()));
     if (compiled_.empty()) return;

@@ -546,20 +546,21 @@ TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {
   };
   EXPECT_THAT(gen({}).err, Not(HasSubstr("damaged")));
   damage("big.bin", 2'000'000);
-  auto ran = gen({"--fallback", dir_ / "none", "--json", dir_ / "r.json"});
+  auto ran = gen({"--json", dir_ / "r.json"});
   EXPECT_EQ(ran.out, files_["big.bin"]);
-  EXPECT_THAT(ran.err, testing::ContainsRegex("\n  damaged +1 frames of the bundle: "));
-  EXPECT_THAT(ran.err, HasSubstr("none: is not used where the bundle is damaged: "));
-  EXPECT_THAT(value_or_throw(read_file(dir_ / "r.json")), HasSubstr("\"damaged_frames\": 1"));
+  EXPECT_THAT(ran.err, testing::ContainsRegex("\n  damaged +1 reads of the bundle "));
+  EXPECT_THAT(value_or_throw(read_file(dir_ / "r.json")), HasSubstr("\"bad_frame_reads\": 1"));
   fs::remove(tree_ + "/big.bin");
   ran = gen({});
   EXPECT_EQ(ran.status, 1);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("frames of the bundle"), Not(HasSubstr("changed"))));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("reads of the bundle"), Not(HasSubstr("changed"))));
   ran = gen({"--via", "direct"});
   EXPECT_EQ(ran.status, 3);
   EXPECT_THAT(ran.err, HasSubstr("its directory trees cannot be served"));
   fs::remove_all(tree_);
   EXPECT_THAT(gen({}).err, HasSubstr("hint: mkdir -p "));
+  const auto no_bundle = run({gen_, "--map", map_, "--fallback", bundle_, "--", "true"});
+  EXPECT_THAT(no_bundle.err, HasSubstr("app.bundle: is not used: the map is no bundle"));
 }
 
 TEST_F(BundleMount, fs_gen_imports_python_packages_over_their_own_path) {

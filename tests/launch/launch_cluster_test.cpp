@@ -117,7 +117,7 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
   EXPECT_THAT(result.err, HasSubstr("n3: the job runs without heddle"));
   // Where nodes are not known each rank decides.
   const auto ranks = cluster_->sh(fs_launch_ +
-                                  " --report --slow / srun -Q -N4 -n4 sh -c 'hostname; sleep 2' "
+                                  " --report --slow / srun -Q -N4 -n4 sh -c 'hostname; sleep 4' "
                                   "| sort");
   EXPECT_EQ(ranks.out, "n1\nn2\nn3\nn4\n");
   EXPECT_THAT(ranks.err, HasSubstr("3 of 4 ranks guided on 3 nodes"));

@@ -35,6 +35,7 @@ TEST(ReportTable, nodes_of_which_no_rank_reports_are_named) {
   EXPECT_THAT(to_table({of(0, 4), of(2, 4)}, 1, {0, {"n0.site", "n1"}}),
               HasSubstr("2 ranks did not report (1, 3; none of n1): "));
   EXPECT_THAT(to_table({of(0, 3), of(1, 3)}, 1, {0, {"n0", "n1"}}), HasSubstr(" (2): "));
+  EXPECT_THAT(to_table({of(0, 2)}, 1, {0, {"node0", "node1"}}), HasSubstr(" (1): "));
   EXPECT_THAT(to_table({}, 1, {2, {"n0", "n1"}}), HasSubstr(" (0-1): "));
 }
 
