@@ -321,16 +321,14 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   auto map = work ? prepare_if_memory_suffices(options, *app_path, *work, cache ? &*cache : nullptr)
                   : Result<PreparedMap>(fail(Error(work.error())));
   if (map && !cache && options.may_be_cached()) map->not_cached = cache.error().message();
-  if (!map && options.explain && can_do_without(options))
-    return value_or_throw(write_all(STDOUT_FILENO,
-                                    escape_for_terminal(options.command[0]) +
-                                        ": runs unguided: " + map.error().message() + "\n",
-                                    "stdout")),
-           AppEnd();
-  if (map && options.explain)
-    return explain(options, *map, is_plain, cache ? "" : cache.error().message());
+  if (options.explain) {
+    if (map) return explain(options, *map, is_plain, cache ? "" : cache.error().message());
+    if (!can_do_without(options)) throw Error(map.error());
+    const auto text = escape_for_terminal(options.command[0]) + ": runs unguided: ";
+    value_or_throw(write_all(STDOUT_FILENO, text + map.error().message() + "\n", "stdout"));
+    return {};
+  }
   if (map && options.compare_runs > 0) return compare(options, *app_path, *map, json);
-  if (options.explain) throw Error(map.error());
   auto done = map ? run_best(options, *app_path, *map, std::move(*work))
                   : Result<RunReport>(fail(Error(map.error())));
   if (!done) {

@@ -29,8 +29,7 @@ std::string text_of_trees(const RunReport& report) {
   if (report.daemon && report.daemon->bad_frame_reads > 0)
     out += fmt::format(
         "  damaged         {:>12} reads of the bundle found no frame as it was packed: fs-resolve "
-        "verify "
-        "names damaged frames, --fallback another copy\n",
+        "verify names damaged frames, --fallback another copy\n",
         with_commas(report.daemon->bad_frame_reads));
   if (report.trees.empty() || !report.daemon) return out;
   const auto& daemon = *report.daemon;

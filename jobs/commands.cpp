@@ -184,8 +184,8 @@ void stage_killed(const Spool& spool, const Options& o) {
 // source
 
 std::string quoted(const std::string& text, const std::string& shell) {
-  std::string out;
   if (shell == "fish") return quote_for_fish(text);
+  std::string out;
   for (const char c : quote_for_shell(text)) {
     if (shell == "csh" && c == '!') out += '\\';
     out += c;

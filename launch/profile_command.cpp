@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "base/paths.hpp"
 #include "launch/sub_commands.hpp"
 
 #include <fmt/format.h>

@@ -77,10 +77,13 @@ SeenJob step_of(pid_t srun) {
   std::string nodes;  // a step of several components has a line for each
   std::istringstream lines(steps ? steps->out : "");
   for (std::string line; std::getline(lines, line);) {
+    // A step's name, which another user chooses, may have fields in it: the user stands before it.
+    // The worst of a name with a line of its own is a wrong number, and wrong names of nodes.
     std::istringstream words(line);
+    std::string id, user;
+    words >> id >> user;
     const std::set<std::string> fields{std::istream_iterator<std::string>(words), {}};
-    // A step's name, which another user chooses, may have fields in it.
-    if (!fields.contains(here) || !fields.contains(fmt::format("UserId={}", ::getuid()))) continue;
+    if (user != fmt::format("UserId={}", ::getuid()) || !fields.contains(here)) continue;
     const auto value = [&](const std::string& name) {
       const auto at = fields.lower_bound(name);
       return at != fields.end() && at->starts_with(name) ? at->substr(name.size()) : "";

@@ -217,8 +217,9 @@ int rca_command(int argc, char** argv) {
         std::vector<Row> rows;
         for (const Ranked& r : found.features)
           if (rows.size() < 8 && std::abs(r.score) > 2)
-            rows.push_back({r.feature, human(r.feature, r.value), human(r.feature, r.median),
-                            std::abs(r.score) > 1e300 ? "-" : fmt::format("{:.1f}", r.score)});
+            rows.push_back(
+                {r.feature, human(r.feature, r.value), human(r.feature, r.median),
+                 std::abs(r.score) == kNeverVaries ? "-" : fmt::format("{:.1f}", r.score)});
         if (!rows.empty())
           out += render(Format::table, {"feature", "here", "usually", "deviations"}, rows);
         print(out);

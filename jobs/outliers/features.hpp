@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ Values pattern_scores(const JobTable& table);
 /// Fewer say nothing about what is usual.
 inline constexpr std::size_t kFewestJobs = 4;
 void require_enough(const JobTable& table);
+
+/// The score of a feature that does not vary elsewhere.
+inline constexpr double kNeverVaries = std::numeric_limits<double>::max();
 
 /// Why a job is unlike others, in words.
 struct Cause {

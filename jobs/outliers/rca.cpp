@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "base/escape.hpp"
@@ -20,8 +19,7 @@
 namespace heddle::jobs::store {
 namespace {
 
-constexpr double kUnusual = 3.5;  ///< deviations, as of modified z
-constexpr double kNeverVaries = std::numeric_limits<double>::max();
+constexpr double kUnusual = 3.5;          ///< deviations, as of modified z
 constexpr double kLeastDeviation = 0.05;  ///< of the median: smaller differences count for nothing
 
 struct Compared {

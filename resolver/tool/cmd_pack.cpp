@@ -242,6 +242,7 @@ class Packer {
 
   /// The map then is another one.
   void add_compiled_python() {
+    // What is included is compiled if its directory is: else the compiled file would be left out.
     const auto compiles = [this](const std::string& path, std::uint32_t mode) {
       const auto compiled = directory_of(path) + "/__pycache__/";
       return is_wanted(path) && (!reason_to_leave_out(path, mode) || is_included(compiled));
