@@ -19,10 +19,13 @@
 #include "base/find_program.hpp"
 #include "base/launch/rank.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/run_program.hpp"
+#include "base/task_pool.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "ship/engine.hpp"
 
 namespace heddle::launch {
 namespace {
@@ -30,9 +33,28 @@ namespace {
 using Words = std::vector<std::string>;
 constexpr std::string_view kHere = "heddle-node ";
 constexpr const char* kMostSeconds = "60";
+constexpr std::size_t kMostNamed = 20;
 /// Should srun not end then.
 constexpr std::chrono::seconds kCheckTime{90};
 constexpr std::chrono::seconds kNamesTime{10};
+/// What names the nodes of a job outside of Slurm: files of PBS, LSF, Grid Engine, OAR and Cobalt,
+/// and the launchers' own.
+constexpr const char* kNodeFiles[] = {"PBS_NODEFILE",
+                                      "LSB_DJOB_HOSTFILE",
+                                      "PE_HOSTFILE",
+                                      "OAR_NODEFILE",
+                                      "COBALT_NODEFILE",
+                                      "HYDRA_HOST_FILE",
+                                      "I_MPI_HYDRA_HOST_FILE",
+                                      "OMPI_MCA_orte_default_hostfile",
+                                      "PRTE_MCA_prte_default_hostfile"};
+constexpr std::size_t kLargestNodeFile = std::size_t{16} << 20;
+/// The launchers' remote shells.
+constexpr const char* kShells[] = {"HYDRA_LAUNCHER_EXEC", "OMPI_MCA_plm_rsh_agent",
+                                   "PRTE_MCA_plm_ssh_agent"};
+/// For one node, and for all: what has not answered then is not known.
+constexpr std::chrono::seconds kShellTime{20};
+constexpr std::chrono::seconds kShellsTime{30};
 
 /// Whether the job's own shell, or batch script, runs this: not a task, which may start no step.
 long nodes_of_job() {
@@ -41,6 +63,20 @@ long nodes_of_job() {
   // salloc's interactive step: slurm.h, SLURM_INTERACTIVE_STEP.
   const bool is_task = step && std::string_view(step) != "4294967290";
   return std::getenv("SLURM_JOB_ID") && count && !is_task ? std::strtol(count, nullptr, 10) : 0;
+}
+
+struct CheckAnswer {
+  std::string node;
+  std::string why;  ///< it cannot guide; empty: it can
+};
+
+/// Of a line of check_node().
+CheckAnswer answer_in(const std::string& line) {
+  CheckAnswer out;
+  std::istringstream parts(line.substr(kHere.size()));
+  parts >> out.node;
+  std::getline(parts >> std::ws, out.why);
+  return out;
 }
 
 Result<void> check_nodes(const std::string& program, long count) {
@@ -70,10 +106,7 @@ Result<void> check_nodes(const std::string& program, long count) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with(kHere)) continue;
-    std::istringstream parts(line.substr(kHere.size()));
-    std::string node, why;
-    parts >> node;
-    std::getline(parts >> std::ws, why);
+    const auto [node, why] = answer_in(line);
     here.insert(node);
     if (!why.empty()) wrong += fmt::format("{}{}: {}", wrong.empty() ? "" : "; ", node, why);
   }
@@ -86,6 +119,86 @@ Result<void> check_nodes(const std::string& program, long count) {
   return fail(program, "cannot be executed on all nodes",
               fmt::format("{} of {} do not answer{}{}", count - static_cast<long>(here.size()),
                           count, missing.empty() ? "" : ": ", fmt::join(missing, ",")),
+              "install heddle at one path of all nodes");
+}
+
+/// The nodes of a job outside of Slurm, but this one.
+struct NamedNodes {
+  std::string variable;  ///< what names their file
+  Words names;
+};
+
+/// Of the first of kNodeFiles that can be read: the first word of each line, until a colon. A name
+/// that a remote shell could take for an option is left out.
+NamedNodes nodes_of_file() {
+  for (const char* variable : kNodeFiles) {
+    const char* path = std::getenv(variable);
+    const auto file = path ? open_regular(path) : Result<Fd>(fail("", ""));
+    const auto text = file ? read_all(file->get(), path, kLargestNodeFile)
+                           : Result<std::string>(fail(file.error()));
+    if (!text) continue;
+    std::set<std::string> names;
+    std::istringstream lines(*text);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line.substr(0, line.find_first_of(":#")));
+      if (std::string name; words >> name && ship::is_plain_name(name)) names.insert(name);
+    }
+    const auto own = host_name();
+    for (const auto& name : {own, own.substr(0, own.find('.')), std::string("localhost")})
+      names.erase(name);
+    return {variable, {names.begin(), names.end()}};
+  }
+  return {};
+}
+
+Words remote_shell() {
+  for (const char* variable : kShells)
+    if (const char* value = std::getenv(variable)) {
+      // Open MPI's is a list: "ssh : rsh".
+      auto words =
+          ship::split_words(std::string(value).substr(0, std::string_view(value).find(':')));
+      if (!words.empty()) return words;
+    }
+  return {"ssh", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"};
+}
+
+/// Failure: nodes that answer that they have no such program, or cannot guide. A node that the
+/// shell does not reach is left to the launcher, which may have another way.
+Result<void> check_named_nodes(const std::string& program, const NamedNodes& nodes) {
+  const auto shell = remote_shell();
+  const auto path = find_program(shell[0]);
+  if (!path) return {};
+  const auto end = std::chrono::steady_clock::now() + kShellsTime;
+  Words wrong(nodes.names.size());
+  for_each_at_once(nodes.names.size(), [&](std::size_t i) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return;
+    Words words = shell;
+    words.push_back(nodes.names[i]);
+    words.push_back(quote_for_shell(program) + " " + kCheckOption);
+    const ReadOptions quietly{.limit = std::min<std::chrono::milliseconds>(left, kShellTime),
+                              .messages = Messages::dropped};
+    const auto done = run_and_read(*path, words, quietly);
+    if (!done) return;
+    // 126, 127: of a shell that cannot execute the program.
+    if (done->status == 126 || done->status == 127) wrong[i] = "has no " + program;
+    std::istringstream lines(done->out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with(kHere)) wrong[i] = answer_in(line).why;
+  });
+  std::string all;
+  std::size_t named = 0;
+  for (std::size_t i = 0; i < wrong.size(); ++i) {
+    if (wrong[i].empty()) continue;
+    if (++named > kMostNamed) {
+      all += "; ...";
+      break;
+    }
+    all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", nodes.names[i], wrong[i]);
+  }
+  if (all.empty()) return {};
+  return fail(nodes.variable, "not all of these nodes can guide", all,
               "install heddle at one path of all nodes");
 }
 
@@ -118,9 +231,13 @@ Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bo
     const Fd file = TRY(open_file(settings.map, O_RDONLY));
     is_bundle = TRY(MapReader::open(file.get(), settings.map)).bundle() != nullptr;
   }
-  const long count = nodes_of_job();
-  if (count < 2 || dry_run) return {};
+  if (dry_run) return {};
   const std::string bin = TRY(own_program_dir());
+  const long count = nodes_of_job();
+  // A rank's nodes are those of the launcher that started it, which were checked then.
+  if (count == 0 && !rank_from_environment())
+    TRY(check_named_nodes(bin + "/fs-launch", nodes_of_file()));
+  if (count < 2) return {};
   TRY(check_nodes(bin + "/fs-launch", count));
   if (!is_bundle || ship == "no") return {};
   auto path = ship_bundle(bin, settings.map, ship);

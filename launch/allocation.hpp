@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The nodes of the Slurm job that fs-launch runs in, which are checked before a hook is set.
+// The nodes of the job that fs-launch runs in, which are checked before a hook is set: those of the
+// Slurm allocation, or of a file that a batch system or the user names to launchers. Those of the
+// launcher's command line are not known.
 
 #include <string>
 #include <vector>
@@ -13,10 +15,10 @@ namespace heddle::launch {
 
 inline constexpr const char* kCheckOption = "--check-node";
 
-/// In an allocation of several nodes: has each of them execute this program, and a bundle copied to
-/// all of them by fs-ship (`ship`: its engine, or "no"), so that settings.map is the copies' path.
-/// Failure: the nodes on which this program cannot be executed. Elsewhere it does nothing: the
-/// nodes are not known.
+/// Has each node of the job execute this program, by srun, or by the launchers' remote shell. In an
+/// allocation of several nodes fs-ship copies a bundle to all of them (`ship`: its engine, or
+/// "no"), so that settings.map is the copies' path. Failure: the nodes on which this program cannot
+/// be executed.
 Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bool dry_run);
 
 /// The names of Slurm's `list`, as "n[1-3]", by scontrol; empty: it fails.

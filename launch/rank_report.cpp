@@ -68,17 +68,17 @@ std::string missing_ranks(const std::set<std::uint64_t>& present, std::uint64_t 
   return out;
 }
 
-/// "; none of n3, n4": of `nodes` those from which no rank has reported, if others have.
-std::string silent_nodes(const std::vector<RankReport>& reports,
-                         const std::vector<std::string>& nodes) {
+/// "; none of n3, n4": of the job's nodes those from which no rank has reported, if others have.
+std::string silent_nodes(const std::vector<RankReport>& reports, const SeenJob& job) {
+  const auto short_name = [](const std::string& node) { return node.substr(0, node.find('.')); };
   std::set<std::string> present;
-  for (const auto& report : reports) present.insert(report.node.substr(0, report.node.find('.')));
+  for (const auto& report : reports) present.insert(short_name(report.node));
   std::vector<std::string> silent;
-  for (const auto& node : nodes)
-    if (!present.contains(node.substr(0, node.find('.'))))
-      silent.push_back(escape_for_terminal(node));
-  // None has reported, or Slurm has other names for the nodes.
-  if (silent.size() == nodes.size()) return "";
+  for (const auto& node : job.nodes)
+    if (!present.contains(short_name(node))) silent.push_back(escape_for_terminal(node));
+  // None has reported, or the launcher has other names for the nodes.
+  const bool is_elsewhere = !job.others_only || present != std::set{short_name(host_name())};
+  if (silent.size() == job.nodes.size() && is_elsewhere) return "";
   if (silent.size() > kMostNamed) {
     silent.resize(kMostNamed);
     silent.emplace_back("...");
@@ -167,7 +167,7 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
   if (size > reports.size())
     out += fmt::format("{} rank{} did not report ({}{}): {}\n", size - reports.size(),
                        size - reports.size() == 1 ? "" : "s", missing_ranks(ranks, size),
-                       silent_nodes(reports, job.nodes), kSilent);
+                       silent_nodes(reports, job), kSilent);
   if (nodes.empty()) return out;
   out += fmt::format("{:<20} {:>6} {:>7} {:>10} {:>8} {:>8} {:>8}  {}\n", "node", "ranks", "guided",
                      "look-ups", "opens", "ms/rank", "cpu ms", "why not");

@@ -43,7 +43,27 @@ const char* value_in(const std::string& environment, std::string_view name) {
   return nullptr;
 }
 
-std::uint64_t size_of_job(const std::string& mark) {
+/// The node on which a remote shell with this command line (words that end with NUL) starts a
+/// daemon of Open MPI, PRRTE or hydra: the word before the daemon's. Empty: it starts none, or the
+/// node is an address, which is no name to compare with.
+std::string node_of_daemon(const std::string& command_line) {
+  std::istringstream words(command_line);
+  std::string before, word;
+  for (int at = 0; std::getline(words, word, '\0'); ++at, before = word) {
+    constexpr const char* kDaemons[] = {"orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy"};
+    const auto is_in_word = [&](const char* daemon) { return word.find(daemon) != word.npos; };
+    if (at < 2 || std::ranges::none_of(kDaemons, is_in_word)) continue;
+    auto node = before.substr(before.find('@') + 1);
+    const bool is_name = node.find_first_not_of("0123456789.") != node.npos &&
+                         node.find_first_of("-/: ") != 0 && node.find_first_of("/: ") == node.npos;
+    return is_name ? node : "";
+  }
+  return "";
+}
+
+/// Adds what this node's processes with `mark` show: how many ranks there are, and the nodes of
+/// remote shells.
+void look_at_processes(const std::string& mark, SeenJob& job, std::set<std::string>& nodes) {
   const auto own = rank_mark([](const char* name) { return std::getenv(name); });
   std::error_code error, unread;
   for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
@@ -55,13 +75,18 @@ std::uint64_t size_of_job(const std::string& mark) {
     const auto value = [&](const char* name) { return value_in(*environment, name); };
     const auto* launch = value(kLaunchVariable);
     const auto its = rank_mark(value);
-    if (!launch || std::string_view(launch).find(mark) == std::string_view::npos || its == 0 ||
-        its == own || starts_ranks(std::filesystem::read_symlink(at->path() / "exe", unread)))
+    if (!launch || std::string_view(launch).find(mark) == std::string_view::npos ||
+        starts_ranks(std::filesystem::read_symlink(at->path() / "exe", unread)))
       continue;
-    for (const char* name : kSizeVariables)
-      if (const auto* text = value(name)) return std::strtoull(text, nullptr, 10);
+    if (its != 0 && its != own) {
+      for (const char* name : kSizeVariables)
+        if (const auto* text = value(name); text && job.ranks == 0)
+          job.ranks = std::strtoull(text, nullptr, 10);
+      continue;
+    }
+    const auto words = read_file(at->path() / "cmdline", kLargestEnvironment);
+    if (auto node = node_of_daemon(words.value_or("")); !node.empty()) nodes.insert(node);
   }
-  return 0;
 }
 
 /// The step that the process `srun` of this node has started, if there is one already.
@@ -102,10 +127,15 @@ RankWatch::RankWatch(std::string mark, pid_t srun) {
   // can take as long.
   std::thread([shared = shared_, mark = std::move(mark), srun] {
     SeenJob job;
+    std::set<std::string> remote;
     // Ever more seldom: a long job has many processes beside it.
     for (auto pause = milliseconds(20); job.ranks == 0 || (srun > 0 && job.nodes.empty());
          pause = std::min(2 * pause, kLongestPause)) {
-      if (job.ranks == 0) job.ranks = size_of_job(mark);
+      if (job.ranks == 0) {
+        look_at_processes(mark, job, remote);
+        if (srun == 0) job.nodes.assign(remote.begin(), remote.end());
+        job.others_only = srun == 0;
+      }
       if (srun > 0 && pause >= kFirstQuestion) {
         auto step = step_of(srun);
         job.nodes = std::move(step.nodes);

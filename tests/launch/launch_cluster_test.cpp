@@ -124,6 +124,56 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
   EXPECT_THAT(ranks.err, HasSubstr("1 rank did not report (2; none of n3): "));
 }
 
+/// Outside of Slurm: nodes are known by a file, are asked by the launcher's remote shell, and one
+/// that does not answer is the launcher's business.
+TEST_F(OnNodes, nodes_of_a_host_file_are_checked) {
+  ASSERT_EQ(cluster_->on(3, "mount -t tmpfs none " + bin_).status, 0);
+  std::ofstream(dir_ / "pbs") << "n1\nn1\nn2\nn3\n";
+  std::ofstream(dir_ / "hydra") << "# a comment\nn1:1\nn2:1\nn3:1\n";
+  std::ofstream(dir_ / "openmpi") << "n1 slots=1\nn2 slots=1\nn3 slots=1\n";
+  std::ofstream(dir_ / "good") << "n1\nn2\n-oProxyCommand=touch${IFS}" << dir_ / "ran"
+                               << "\nn9\n";
+  const auto rsh = cluster_->rsh(), show = " sh -c 'echo ${LD_AUDIT-none}'"s;
+  const auto run = [&](const std::string& variables, const std::string& launcher) {
+    return cluster_->sh(variables + " " + fs_launch_ + " --slow / " + launcher + show);
+  };
+  for (const auto& [variables, launcher] :
+       {std::pair{"HYDRA_HOST_FILE=hydra HYDRA_LAUNCHER_EXEC=" + rsh,
+                  "mpiexec.hydra -launcher ssh"s},
+        {"OMPI_MCA_orte_default_hostfile=openmpi OMPI_MCA_plm_rsh_agent=" + rsh, "mpirun.openmpi"s},
+        {"PBS_NODEFILE=pbs OMPI_MCA_plm_rsh_agent='" + rsh + " : ssh'",
+         "mpirun.openmpi --hostfile pbs"s}}) {
+    const auto done = run(variables, launcher);
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(lines_of(done.out), testing::Each("none")) << variables;
+    EXPECT_THAT(lines_of(done.out), testing::SizeIs(testing::Ge(3U))) << done.err;
+    EXPECT_THAT(done.err, HasSubstr("n3: has no "));
+    EXPECT_THAT(done.err, HasSubstr("the job runs without heddle"));
+  }
+  const auto good =
+      run("PBS_NODEFILE=good OMPI_MCA_plm_rsh_agent=" + rsh, "mpirun.openmpi --host n1:1,n2:1");
+  EXPECT_EQ(good.err, "");
+  EXPECT_THAT(lines_of(good.out), testing::ElementsAre(HasSubstr("/libheddle-audit.so"),
+                                                       HasSubstr("/libheddle-audit.so")));
+  EXPECT_FALSE(fs::exists(dir_ / "ran"));
+}
+
+/// What the report says of a node that nobody could check: remote shells show that it was used.
+TEST_F(OnNodes, node_without_heddle_is_named_where_a_remote_shell_starts_daemons) {
+  ASSERT_EQ(cluster_->on(3, "mount -t tmpfs none " + bin_).status, 0);
+  const auto ssh = cluster_->start_sshd();
+  if (ssh.empty()) HEDDLE_SKIP("openssh-server is not installed");
+  for (const auto& launcher :
+       {"mpirun.openmpi --mca plm_rsh_agent " + ssh + " -host n1:1,n2:1,n3:1",
+        "mpiexec.hydra -launcher ssh -launcher-exec " + ssh + " -hosts n1:1,n2:1,n3:1 -n 3"}) {
+    const auto done =
+        cluster_->sh(fs_launch_ + " --report --slow / " + launcher + " hostname | sort");
+    EXPECT_EQ(done.out, "n1\nn2\nn3\n") << done.err;
+    EXPECT_THAT(done.err, HasSubstr("2 of 3 ranks guided on 2 nodes"));
+    EXPECT_THAT(done.err, HasSubstr("1 rank did not report (2; none of n3): ")) << launcher;
+  }
+}
+
 /// Bytes, statuses and messages of srun's ranks, input, and what srun itself refuses.
 /// On named nodes, since messages have their names.
 TEST_F(OnNodes, srun_runs_ranks_as_without) {

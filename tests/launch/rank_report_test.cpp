@@ -37,6 +37,11 @@ TEST(ReportTable, nodes_of_which_no_rank_reports_are_named) {
   EXPECT_THAT(to_table({of(0, 3), of(1, 3)}, 1, {0, {"n0", "n1"}}), HasSubstr(" (2): "));
   EXPECT_THAT(to_table({of(0, 2)}, 1, {0, {"node0", "node1"}}), HasSubstr(" (1): "));
   EXPECT_THAT(to_table({}, 1, {2, {"n0", "n1"}}), HasSubstr(" (0-1): "));
+  // Other nodes than this one: if this one alone has reported, no name is another node's.
+  EXPECT_THAT(to_table({of(0, 2)}, 1, {0, {"a", "b"}, true}), HasSubstr(" (1): "));
+  auto own = of(0, 2);
+  own.node = lines_of(run_checked({"uname", "-n"}).out).at(0);
+  EXPECT_THAT(to_table({own}, 1, {0, {"a", "b"}, true}), HasSubstr(" (1; none of a, b): "));
 }
 
 TEST(ReportTable, job_of_which_no_rank_reports_has_a_reason) {
