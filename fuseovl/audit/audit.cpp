@@ -126,8 +126,8 @@ class OriginalNames {
   bool is_expected(const link_map& map) const {
     return expected_ && map.l_name && equal(map.l_name, expected_);
   }
+  /// `map` is_expected().
   void set(link_map& map, const IndexView& index) {
-    if (!is_expected(map)) return;
     const char* original = index.original(expected_);
     Entry* entry = original ? entry_for(original) : nullptr;
     if (!entry) return;
@@ -309,8 +309,10 @@ HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie
   const bool is_program = !map->l_name || !*map->l_name;
   const bool is_library = !is_program && map->l_addr != start.auxiliary(AT_BASE) &&
                           map->l_addr != start.auxiliary(AT_SYSINFO_EHDR);
-  if (is_library && !names.is_expected(*map)) by_caller = false;
-  names.set(*map, index);
+  if (is_library && !names.is_expected(*map))
+    by_caller = false;
+  else if (is_library)
+    names.set(*map, index);
   if (space != LM_ID_BASE || started) return 0;
   if (is_program) main_cookie = cookie;
   // The program's and ld.so's blocks are counted by glibc (rtld.c, init_tls); the vDSO has none.

@@ -33,7 +33,8 @@ int getattr(Loopback& tree, Request& request) {
   // With a handle the kernel itself asks, for the end of a file it reads; only a failure of that
   // reaches the program. stat(2) and fstat(2) come without one.
   if (by_handle && rc != 0) tree.log(request, Op::stat, rc, Handle::of(in.fh).path);
-  if (!by_handle) tree.log(request, Op::stat, rc);
+  if (!by_handle && !tree.stat_calls.has_logged(request.rights(), request.tid(), request.node()))
+    tree.log(request, Op::stat, rc);
   if (rc != 0) return rc;
   fuse_attr_out out{};
   tree.fill_attr(fd, st, out.attr);
@@ -46,7 +47,8 @@ int statx(Loopback& tree, Request& request) {
   struct statx st {};
   int rc = tree.reach(request, file);
   if (rc == 0) rc = stat_fd(file->get(), st);
-  tree.log(request, Op::stat, rc);
+  if (!tree.stat_calls.has_logged(request.rights(), request.tid(), request.node()))
+    tree.log(request, Op::stat, rc);
   if (rc != 0) return rc;
   fuse_attr attr{};
   tree.fill_attr(file->get(), st, attr);
@@ -205,10 +207,15 @@ int removexattr(Loopback& tree, Request& request) {
 }  // namespace
 
 std::span<const Operation> attribute_operations() {
-  static constexpr Operation kAll[] = {
-      {FUSE_GETATTR, getattr},     {kOpStatx, statx},         {FUSE_SETATTR, setattr},
-      {FUSE_STATFS, statfs},       {FUSE_ACCESS, access},     {FUSE_GETXATTR, getxattr},
-      {FUSE_LISTXATTR, listxattr}, {FUSE_SETXATTR, setxattr}, {FUSE_REMOVEXATTR, removexattr}};
+  static constexpr Operation kAll[] = {{FUSE_GETATTR, getattr, Rights::user},
+                                       {kOpStatx, statx, Rights::user},
+                                       {FUSE_SETATTR, setattr},
+                                       {FUSE_STATFS, statfs},
+                                       {FUSE_ACCESS, access},
+                                       {FUSE_GETXATTR, getxattr},
+                                       {FUSE_LISTXATTR, listxattr},
+                                       {FUSE_SETXATTR, setxattr},
+                                       {FUSE_REMOVEXATTR, removexattr}};
   return kAll;
 }
 

@@ -103,6 +103,8 @@ int open(Loopback& tree, Request& request) {
   Handle* opened = nullptr;
   if (rc == 0) {
     opened = &add_handle(tree, request, std::move(fd), request.node(), in.flags, path, out);
+    if (tree.stat_calls.may_keep(request.tid(), request.node()))
+      request.forget_attributes(request.node());
     const bool same = tree.nodes.same_content(request.node(), st);
     if ((in.flags & O_TRUNC) == 0 && same && opened->mode == IoModes::Mode::kept)
       out.open_flags |= FOPEN_KEEP_CACHE;
@@ -421,7 +423,10 @@ int opendir(Loopback& tree, Request& request) {
   Fd fd;
   int rc = tree.reach(request, file);
   if (rc == 0) {
-    fd = tree.reopen(file->get(), O_RDONLY | O_DIRECTORY);
+    // A shorter way than reopen(), of a directory that the caller may search.
+    constexpr int kFlags = O_RDONLY | O_DIRECTORY;
+    fd = tree.open_at(file->get(), ".", kFlags);
+    if (!fd && errno == EACCES) fd = tree.reopen(file->get(), kFlags);
     rc = errno_if(!fd);
   }
   tree.log(request, Op::opendir, rc);
@@ -501,7 +506,7 @@ std::span<const Operation> file_operations() {
                                        {FUSE_SETLKW, setlk},
                                        {FUSE_IOCTL, ioctl},
                                        {FUSE_OPENDIR, opendir},
-                                       {FUSE_READDIR, readdir}};
+                                       {FUSE_READDIR, readdir, Rights::user}};
   return kAll;
 }
 

@@ -9,6 +9,8 @@
 
 #include <cstdio>
 
+#include "base/file_stamp.hpp"
+
 namespace heddle::loopback {
 namespace {
 
@@ -22,15 +24,12 @@ FileKey root_key() {
   return file_key(st);
 }
 
-/// Whether everybody may search the directory. Only then may the kernel cache its entries, because
-/// it checks no rights on cached ones.
-bool is_open_to_all(int fd) {
-  if (!CallerRights::are_many()) return true;
-  struct statx st {};
-  if (stat_fd(fd, st) != 0 || (st.stx_mode & 0111) != 0111) return false;
-  // An ACL may give named users less than others.
-  return ::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) < 0 &&
-         (errno == ENODATA || errno == EOPNOTSUPP);
+/// Whether the file in the directory `parent` can be found again by its name and key, and nothing
+/// but its attributes has to be looked at.
+bool is_found_again(const struct statx& st, const FileKey& parent) {
+  const auto key = file_key(st);
+  return S_ISREG(st.stx_mode) && (st.stx_mode & (S_ISUID | S_ISGID)) == 0 && key.born_s != 0 &&
+         key.mount != 0 && key.mount == parent.mount;
 }
 
 int init(Loopback& tree, Request& request) {
@@ -79,7 +78,10 @@ bool is_of_proc(int fd) {
   return ::fstatfs(fd, &st) == 0 && st.f_type == PROC_SUPER_MAGIC;
 }
 
-Call call_of(std::int32_t tid) {
+namespace {
+
+/// Whether /proc/TID/syscall may be read while the thread waits for an answer.
+bool may_read_calls() {
   // Before Linux 5.10 the read takes cred_guard_mutex, which execve holds while it waits for our
   // lookups: a deadlock (fs/proc/base.c, lock_trace()).
   static const bool is_safe = [] {
@@ -88,12 +90,46 @@ Call call_of(std::int32_t tid) {
     return ::uname(&name) == 0 && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
            (major > 5 || (major == 5 && minor >= 10));
   }();
+  return is_safe;
+}
+
+/// proc_pid_syscall(5): `NUMBER 0xARGUMENT...`. sscanf(3) would take a third of the whole.
+Call parse_call(std::string_view text) {
   Call out;
+  const char* const end = text.data() + text.size();
+  auto at = std::from_chars(text.data(), end, out.number);
+  for (auto& argument : out.arguments) {
+    if (at.ec != std::errc() || end - at.ptr < 4) return {};  // "running"
+    at = std::from_chars(at.ptr + 3, end, argument, 16);
+  }
+  return at.ec == std::errc() ? out : Call();
+}
+
+}  // namespace
+
+Call call_of(std::int32_t tid) {
   char text[256];
-  if (!is_safe || !read_proc(tid, "syscall", text) ||
-      std::sscanf(text, "%ld %lx %lx %lx", &out.number, &out.arguments[0], &out.arguments[1],
-                  &out.arguments[2]) != 4)
-    out.number = -1;
+  return may_read_calls() && read_proc(tid, "syscall", text) ? parse_call(text) : Call();
+}
+
+Call call_of(std::int32_t tid, Fd& file, CallerRights& rights) {
+  constexpr int kMostTries = 8;  // "running": it is on its way to sleep
+  if (!may_read_calls()) return {};
+  char text[256];
+  Call out;
+  for (int tries = 0; out.number == -1 && tries < kMostTries; ++tries) {
+    ssize_t n = file ? ::pread(file.get(), text, sizeof(text), 0) : -1;
+    if (n <= 0) {
+      const OwnRights own(rights);
+      file.reset(::open(ProcPath(tid, "syscall").text, O_RDONLY | O_CLOEXEC));
+      n = file ? ::pread(file.get(), text, sizeof(text), 0) : -1;
+    }
+    if (n <= 0) {
+      file.reset();
+      break;
+    }
+    out = parse_call({text, static_cast<std::size_t>(n)});
+  }
   return out;
 }
 
@@ -173,15 +209,33 @@ void Loopback::fill_attr(int fd, const struct statx& st, fuse_attr& attr) {
   if ((S_ISCHR(st.stx_mode) || S_ISBLK(st.stx_mode)) && has_flag(fd, ST_NODEV)) attr.rdev = 0;
 }
 
+bool OpenDirectories::has(int fd) {
+  if (!CallerRights::are_many()) return true;
+  struct statx st {};
+  if (stat_fd(fd, st) != 0 || (st.stx_mode & 0111) != 0111) return false;
+  const Known asked{file_key(st), nanoseconds(st.stx_ctime)};
+  const std::lock_guard lock(mutex_);
+  // Inode numbers of directories are often multiples of a power of two.
+  Known& known = known_[(st.stx_ino * 0x9e3779b97f4a7c15ULL >> 32U) % known_.size()];
+  if (known == asked) return true;
+  // An ACL may give named users less than others.
+  const bool has_none = ::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) < 0 &&
+                        (errno == ENODATA || errno == EOPNOTSUPP);
+  // The next change may have the same time.
+  if (has_none && asked.changed_ns < now_ns() - kSettledNs) known = asked;
+  return has_none;
+}
+
 fuse_entry_out Loopback::entry_out(int parent, int fd, const struct statx& st) {
   fuse_entry_out out{};
-  if (S_ISDIR(st.stx_mode) && is_open_to_all(parent)) out.entry_valid = kDirectoryEntrySeconds;
+  if (S_ISDIR(st.stx_mode) && open_directories.has(parent))
+    out.entry_valid = kDirectoryEntrySeconds;
   fill_attr(fd, st, out.attr);
   return out;
 }
 
-int Loopback::make_entry(Request& request, const File& parent, std::string_view name,
-                         Entry& entry) {
+int Loopback::make_entry(Request& request, const File& parent, std::string_view name, Entry& entry,
+                         bool for_stat) {
   const auto known = nodes.child(request.node(), name);
   File file;
   if (known.is_open) file = nodes.file(known.id);
@@ -196,6 +250,12 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
     fd = open_at(parent->get(), name.data(), O_PATH | O_NOFOLLOW | more);
     return fd ? stat_fd(fd.get(), entry.st) : errno;
   };
+  bool is_cold = false;
+  if (rc == -1 && for_stat) {
+    rc = stat_at(parent->get(), name.data(), AT_SYMLINK_NOFOLLOW, entry.st);
+    is_cold = rc == 0 && is_found_again(entry.st, nodes.key(request.node()));
+    if (rc == 0 && !is_cold) rc = -1;
+  }
   if (rc == -1) {
     rc = look(0);
     // O_DIRECTORY triggers the automount.
@@ -208,7 +268,7 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
   if (fd && file_key(entry.st).device != nodes.key(request.node()).device && is_of_proc(fd.get()) &&
       !native_files.contains(nodes.path(request.node(), name)))
     return EACCES;
-  entry.out = entry_out(parent->get(), fd ? fd.get() : file->get(), entry.st);
+  entry.out = entry_out(parent->get(), fd ? fd.get() : is_cold ? -1 : file->get(), entry.st);
   entry.out.nodeid = nodes.bind(request.node(), name, file_key(entry.st), std::move(fd));
   return 0;
 }
@@ -225,7 +285,10 @@ void Loopback::handle(Request& request) {
   const Operation operation =
       request.opcode() < kOperations.size() ? kOperations[request.opcode()] : Operation{};
   int rc = operation.run ? 0 : ENOSYS;
-  if (operation.rights == Rights::callers && !request.rights().assume(request.header())) rc = EIO;
+  auto& rights = request.rights();
+  const bool assumes = operation.rights == Rights::callers ||
+                       (operation.rights == Rights::user && !rights.are_all_of(request.header()));
+  if (assumes && !rights.assume(request.header())) rc = EIO;
   if (rc == 0) rc = operation.run(*this, request);
   if (rc != kAnswered) request.reply_error(rc);
 }

@@ -10,6 +10,7 @@
 #include "record/loopback/node_table.hpp"
 #include "record/loopback/open_files.hpp"
 #include "record/loopback/request.hpp"
+#include "record/loopback/stat_calls.hpp"
 #include "record/trace/event.hpp"
 
 namespace heddle::loopback {
@@ -37,12 +38,32 @@ class AccessLog {
 /// fs-record's child looks this name up in the root just before exec, which calls start().
 inline constexpr const char* kStartName = ".heddle-record-start";
 
+/// The directories that everybody may search. Only of these may the kernel cache entries, because
+/// it checks no rights on cached ones. Thread-safe.
+class OpenDirectories {
+ public:
+  /// Whether the directory `fd` is one. Its access control list is read again when its ctime has
+  /// changed.
+  bool has(int fd);
+
+ private:
+  static constexpr std::int64_t kSettledNs = 50'000'000;
+  struct Known {
+    FileKey key;
+    std::int64_t changed_ns = 0;
+    bool operator==(const Known&) const = default;
+  };
+  std::mutex mutex_;
+  std::array<Known, 1024> known_;
+};
+
 /// The file system that shows `/` as it is and reports each access to an AccessLog.
 ///
 /// The kernel caches entries of directories for kDirectoryEntrySeconds (none where not everybody
-/// may search the parent), and no other entry, attribute, miss or link target. So each walk looks
-/// up its last component, and the directories on the way once a second; only their first lookup is
-/// logged. File pages are cached while a file's size and times stay the same (but see IoModes).
+/// may search the parent), and no other entry, attribute (but see StatCalls), miss or link target.
+/// So each walk looks up its last component, and the directories on the way once a second; only
+/// their first lookup is logged. File pages are cached while a file's size and times stay the same
+/// (but see IoModes).
 ///
 /// Every operation uses the descriptor of the node, or of the parent and one name, so that renames
 /// and links by other processes redirect no request. handle() is thread-safe.
@@ -85,8 +106,10 @@ struct Loopback {
   Fd open_at(int directory, const char* name, int flags, mode_t mode = 0);
   /// Opens the file of a descriptor again with `flags`. Invalid and errno on failure.
   Fd reopen(int fd, int flags);
-  /// Looks up `name` in `parent` and binds it to a node. 0 or an errno.
-  int make_entry(Request& request, const File& parent, std::string_view name, Entry& entry);
+  /// Looks up `name` in `parent` and binds it to a node. 0 or an errno. `for_stat`: a regular file
+  /// needs no descriptor.
+  int make_entry(Request& request, const File& parent, std::string_view name, Entry& entry,
+                 bool for_stat = false);
   void fill_attr(int fd, const struct statx& st, fuse_attr& attr);
   /// `parent`: -1 for none.
   fuse_entry_out entry_out(int parent, int fd, const struct statx& st);
@@ -98,12 +121,18 @@ struct Loopback {
   InodeNumbers numbers;
   IoModes io_modes;
   HandleSet handles;
+  StatCalls stat_calls;
+  OpenDirectories open_directories;
   Locks locks;
 };
 
 /// Handles an opcode. `run` returns an errno (0: success without data) for the answer, or kAnswered
 /// when it has answered or the kernel expects no answer.
-enum class Rights : std::uint8_t { callers, any };
+enum class Rights : std::uint8_t {
+  callers,
+  user,  ///< the caller's, or all: no right decides, but file servers are told the user
+  any
+};
 struct Operation {
   std::uint32_t opcode = 0;
   int (*run)(Loopback& tree, Request& request) = nullptr;
@@ -126,9 +155,12 @@ bool is_of_proc(int fd);
 /// The system call in which a thread waits, from /proc/TID/syscall.
 struct Call {
   long number = -1;  ///< -1: unknown (always before Linux 5.10)
-  unsigned long arguments[3] = {};
+  unsigned long arguments[4] = {};
 };
 Call call_of(std::int32_t tid);
+/// The same by `file`, /proc/TID/syscall, which it opens (by the recorder's rights) unless it is
+/// open, or is of a thread that has ended.
+Call call_of(std::int32_t tid, Fd& file, CallerRights& rights);
 /// Whether the caller may access the file: faccessat2(2). 0 or an errno.
 int may_access(Request& request, int fd, int mask);
 

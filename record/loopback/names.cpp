@@ -85,12 +85,24 @@ int lookup(Loopback& tree, Request& request) {
   File parent;
   if (const int rc = tree.reach(request, parent); rc != 0) return rc;
   const auto known = tree.nodes.child(request.node(), name);
+  const bool for_stat = tree.stat_calls.is_stat(request.rights(), request.tid());
   Loopback::Entry entry;
-  int rc = tree.make_entry(request, parent, name, entry);
+  int rc = tree.make_entry(request, parent, name, entry, for_stat);
   const auto path = tree.nodes.path(request.node(), name);
   // Repeated lookups of a directory depend on the timeout of its entry alone.
   const bool again = rc == 0 && S_ISDIR(entry.st.stx_mode) && known.id == entry.out.nodeid;
   if (!again) tree.log(request, Op::lookup, rc, path);
+  if (rc == 0 && S_ISREG(entry.st.stx_mode)) {
+    const auto node = entry.out.nodeid;
+    tree.stat_calls.found(request.tid(), node, for_stat);
+    if (for_stat) tree.log(request, Op::stat, 0, path);
+    // Asked twice: an open in another thread counts its handle before it asks may_keep().
+    const auto is_open = [&] { return tree.nodes.has_handles(node); };
+    if (for_stat && !is_open()) {
+      tree.stat_calls.give(request.tid(), node);
+      if (!is_open()) entry.out.attr_valid_nsec = 1;  // the kernel counts in ticks
+    }
+  }
   if (rc == 0 && is_special(entry.st.stx_mode)) {
     const auto file = tree.nodes.file(entry.out.nodeid);
     rc = file ? check_special(tree, request, file->get(), entry.st, path) : ESTALE;

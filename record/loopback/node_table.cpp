@@ -258,6 +258,12 @@ FileKey NodeTable::key(std::uint64_t id) const {
   return node ? node->key : FileKey{};
 }
 
+bool NodeTable::has_handles(std::uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const Node* node = find(id);
+  return node && node->handles > 0;
+}
+
 void NodeTable::count_handle(std::uint64_t id, int more) {
   const std::lock_guard lock(mutex_);
   if (Node* node = find(id)) node->handles += more;

@@ -84,6 +84,7 @@ class NodeTable {
   FileKey key(std::uint64_t id) const;
   /// Adds to the node's open handles. A node with any does not lose its descriptor.
   void count_handle(std::uint64_t id, int more);
+  bool has_handles(std::uint64_t id) const;
   /// Stores the file's size and times. True when they are unchanged, so that cached pages are
   /// valid. A change within the last 50 ms never counts as unchanged: the clock of file systems
   /// ticks every 1 to 10 ms, and the next change may have the same time.
@@ -145,9 +146,12 @@ class NodeTable {
 /// beyond 2^48 (some network and stacked file systems) are mapped to a separate range.
 class InodeNumbers {
  public:
-  explicit InodeNumbers(std::uint64_t root_device) { devices_[root_device] = 0; }
+  explicit InodeNumbers(std::uint64_t root_device) : root_device_(root_device) {
+    devices_[root_device] = 0;
+  }
 
   std::uint64_t of(std::uint64_t device, std::uint64_t inode) {
+    if (device == root_device_ && inode < kRange) return inode;
     const std::lock_guard lock(mutex_);
     const auto index = devices_.try_emplace(device, devices_.size()).first->second;
     if (inode < kRange && index < kForeign) return index << kShift | inode;
@@ -159,6 +163,7 @@ class InodeNumbers {
   static constexpr unsigned kShift = 48;
   static constexpr std::uint64_t kRange = 1ULL << kShift;
   static constexpr std::uint64_t kForeign = 0x7fff;
+  const std::uint64_t root_device_;
   std::mutex mutex_;
   std::map<std::uint64_t, std::uint64_t> devices_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> foreign_;

@@ -30,10 +30,12 @@ ssize_t send_to(int device, fuse_out_header header, const void* data, std::size_
   const bool is_small = header.len <= sizeof(message);
   std::memcpy(message, &header, sizeof(header));
   if (is_small && size > 0) std::memcpy(message + sizeof(header), data, size);
-  const iovec parts[2] = {{message, is_small ? header.len : sizeof(header)},
-                          {const_cast<void*>(data), size}};
+  const iovec parts[2] = {{message, sizeof(header)}, {const_cast<void*>(data), size}};
   before_answer();
-  return insist([&] { return ::writev(device, parts, is_small ? 1 : 2); }, is_shortage);
+  const auto send = [&] {
+    return is_small ? ::write(device, message, header.len) : ::writev(device, parts, 2);
+  };
+  return insist(send, is_shortage);
 }
 
 void answer(int device, std::uint64_t unique, int error, const void* data, std::size_t size) {
@@ -64,11 +66,12 @@ int Request::reply_bytes(const void* data, std::size_t size) {
   return kAnswered;
 }
 
-void Request::drop_pages(std::uint64_t node) {
+void Request::invalidate(std::uint64_t node, std::int64_t from) {
   fuse_out_header header{};
   header.error = FUSE_NOTIFY_INVAL_INODE;
   fuse_notify_inval_inode_out out{};
-  out.ino = node;  // from offset 0, length 0: all
+  out.ino = node;
+  out.off = from;
   (void)send_to(device_, header, &out, sizeof(out));
 }
 

@@ -117,6 +117,10 @@ class CallerRights {
   /// Takes the rights of the request's caller; the recorder's for the kernel's own requests
   /// (write-back). False: the rights cannot be determined.
   bool assume(const fuse_in_header& header);
+  /// Whether this thread has all of root's rights, and root is the request's user.
+  bool are_all_of(const fuse_in_header& header) const {
+    return !may_switch_ || (now_ == own_ && header.uid == own_.uid && header.gid == own_.gid);
+  }
   /// Takes the recorder's rights, until the next assume().
   void assume_own();
   /// Sets the caller's umask, which the real file system applies after default ACLs.
@@ -224,9 +228,13 @@ class Request {
   }
   /// Makes the kernel write back and drop its cached pages of the node. Another thread must serve
   /// the writes.
-  void drop_pages(std::uint64_t node);
+  void drop_pages(std::uint64_t node) { invalidate(node, 0); }
+  /// Makes the kernel ask for the node's attributes again.
+  void forget_attributes(std::uint64_t node) { invalidate(node, -1); }
 
  private:
+  /// `from`: of its pages, all behind; negative: none.
+  void invalidate(std::uint64_t node, std::int64_t from);
   std::size_t left(std::size_t skip) const {
     const std::size_t used = sizeof(fuse_in_header) + skip;
     return size_ > used ? size_ - used : 0;
