@@ -293,8 +293,10 @@ TEST_F(HostileClient, server_answers_only_health_without_the_token) {
     stream->Write(two);
     EXPECT_FALSE(stream->Read(&two_said));
     EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
-    EXPECT_EQ(call_raw("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "", token),
-              "UNAUTHENTICATED");
+    for (const std::string version : {"v1", "v1alpha"})
+      EXPECT_EQ(call_raw("/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo",
+                         "", token),
+                "UNAUTHENTICATED");
   }
 }
 

@@ -144,11 +144,20 @@ TEST_F(CompatServer, requires_a_token_for_reflection_but_not_for_health) {
   // An empty request; status SERVING (1) in field 1.
   EXPECT_EQ(call_raw("/grpc.health.v1.Health/Check", ""), "\x08\x01");
   // list_services, field 7.
-  const char* reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
-  EXPECT_EQ(call_raw(reflection, "\x3a\x01*"), "UNAUTHENTICATED");
-  const auto services = call_raw(reflection, "\x3a\x01*", "Bearer 0123456789abcdef");
-  EXPECT_THAT(services, HasSubstr("convergedcomputing.org.grpc.v1.CompatibilityService"));
-  EXPECT_THAT(services, HasSubstr("heddle.compat.v2.Compat"));
+  for (const std::string version : {"v1", "v1alpha"}) {
+    const auto reflection =
+        "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo";
+    EXPECT_EQ(call_raw(reflection, "\x3a\x01*"), "UNAUTHENTICATED");
+    const auto services = call_raw(reflection, "\x3a\x01*", "Bearer 0123456789abcdef");
+    EXPECT_THAT(services, HasSubstr("convergedcomputing.org.grpc.v1.CompatibilityService"));
+    EXPECT_THAT(services, HasSubstr("heddle.compat.v2.Compat"));
+    // file_containing_symbol, field 4.
+    const std::string symbol = "heddle.compat.v2.Compat";
+    EXPECT_THAT(
+        call_raw(reflection, "\x22" + std::string(1, static_cast<char>(symbol.size())) + symbol,
+                 "Bearer 0123456789abcdef"),
+        HasSubstr("compat_v2.proto"));
+  }
 }
 
 TEST_F(CompatServer, requires_tls_and_a_token_beyond_this_node) {
