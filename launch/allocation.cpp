@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -53,8 +55,10 @@ constexpr std::size_t kLargestNodeFile = std::size_t{16} << 20;
 constexpr const char* kShells[] = {"HYDRA_LAUNCHER_EXEC", "OMPI_MCA_plm_rsh_agent",
                                    "PRTE_MCA_plm_ssh_agent"};
 /// For one node, and for all: what has not answered then is not known.
-constexpr std::chrono::seconds kShellTime{20};
-constexpr std::chrono::seconds kShellsTime{30};
+constexpr std::chrono::seconds kShellTime{6};
+constexpr std::chrono::seconds kShellsTime{10};
+/// So many nodes that do not answer, when none has answered: the shell reaches none.
+constexpr int kMostSilent = 4;
 
 /// Whether the job's own shell, or batch script, runs this: not a task, which may start no step.
 long nodes_of_job() {
@@ -76,6 +80,7 @@ CheckAnswer answer_in(const std::string& line) {
   std::istringstream parts(line.substr(kHere.size()));
   parts >> out.node;
   std::getline(parts >> std::ws, out.why);
+  out.why = escape_for_terminal(out.why);
   return out;
 }
 
@@ -152,41 +157,84 @@ NamedNodes nodes_of_file() {
 }
 
 Words remote_shell() {
-  for (const char* variable : kShells)
-    if (const char* value = std::getenv(variable)) {
-      // Open MPI's is a list: "ssh : rsh".
-      auto words =
-          ship::split_words(std::string(value).substr(0, std::string_view(value).find(':')));
-      if (!words.empty()) return words;
+  Words out = {"ssh"};
+  for (const char* variable : kShells) {
+    const char* value = std::getenv(variable);
+    // Open MPI's is a list: "ssh : rsh".
+    const std::string first(
+        value ? std::string_view(value).substr(0, std::string_view(value).find(':')) : "");
+    if (auto words = ship::split_words(first); !words.empty()) {
+      out = std::move(words);
+      break;
     }
-  return {"ssh", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"};
+  }
+  // It must not ask for a password.
+  if (out[0].substr(out[0].rfind('/') + 1) == "ssh")
+    for (const char* word : {"-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"})
+      out.emplace_back(word);
+  return out;
 }
 
-/// Failure: nodes that answer that they have no such program, or cannot guide. A node that the
-/// shell does not reach is left to the launcher, which may have another way.
+/// Asks the nodes that a file names, by a remote shell.
+class NodeQuestions {
+ public:
+  NodeQuestions(Words shell, std::string shells_path, std::string program)
+      : shell_(std::move(shell)), path_(std::move(shells_path)), program_(std::move(program)) {}
+
+  /// Why the node cannot guide; empty: it can, or is not known. A node that the shell does not
+  /// reach is left to the launcher, which may have another way.
+  std::string ask(const std::string& node) {
+    const auto out = run(node, {quote_if_needed(program_), kCheckOption});
+    if (!out) return "";
+    std::istringstream lines(out->out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with(kHere)) return answer_in(line).why;
+    // Of a shell that cannot execute the program, if there is one.
+    const bool has_none = out->status == 126 || out->status == 127;
+    if (!has_none) return "";
+    const auto probe = run(node, {"echo", "heddle"});
+    return probe && probe->out.find("heddle") != std::string::npos ? "has no " + program_ : "";
+  }
+
+ private:
+  static std::string quote_if_needed(const std::string& text) {
+    return is_plain(text) ? text : quote_for_shell(text);
+  }
+  std::optional<Output> run(const std::string& node, const Words& command) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now());
+    if (left.count() <= 0 || (silent_ >= kMostSilent && answered_ == 0)) return {};
+    Words words = shell_;
+    words.push_back(node);
+    words.insert(words.end(), command.begin(), command.end());
+    auto done = run_and_read(path_, words,
+                             {.limit = std::min<std::chrono::milliseconds>(left, kShellTime),
+                              .messages = Messages::dropped});
+    const bool answers = done && done->status != 255;  // 255: ssh cannot connect
+    ++(answers ? answered_ : silent_);
+    if (!answers) return {};
+    return std::move(*done);
+  }
+
+  const Words shell_;
+  const std::string path_, program_;
+  const std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + kShellsTime;
+  std::atomic<int> silent_ = 0, answered_ = 0;
+};
+
+/// Failure: nodes that cannot guide.
 Result<void> check_named_nodes(const std::string& program, const NamedNodes& nodes) {
   const auto shell = remote_shell();
   const auto path = find_program(shell[0]);
   if (!path) return {};
-  const auto end = std::chrono::steady_clock::now() + kShellsTime;
+  NodeQuestions questions(shell, *path, program);
   Words wrong(nodes.names.size());
-  for_each_at_once(nodes.names.size(), [&](std::size_t i) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return;
-    Words words = shell;
-    words.push_back(nodes.names[i]);
-    words.push_back(quote_for_shell(program) + " " + kCheckOption);
-    const ReadOptions quietly{.limit = std::min<std::chrono::milliseconds>(left, kShellTime),
-                              .messages = Messages::dropped};
-    const auto done = run_and_read(*path, words, quietly);
-    if (!done) return;
-    // 126, 127: of a shell that cannot execute the program.
-    if (done->status == 126 || done->status == 127) wrong[i] = "has no " + program;
-    std::istringstream lines(done->out);
-    for (std::string line; std::getline(lines, line);)
-      if (line.starts_with(kHere)) wrong[i] = answer_in(line).why;
-  });
+  {
+    TaskPool pool;
+    for (std::size_t i = 0; i < wrong.size(); ++i)
+      pool.add([&, i] { wrong[i] = questions.ask(nodes.names[i]); });
+    pool.wait();
+  }
   std::string all;
   std::size_t named = 0;
   for (std::size_t i = 0; i < wrong.size(); ++i) {

@@ -50,13 +50,20 @@ std::string node_of_daemon(const std::string& command_line) {
   std::istringstream words(command_line);
   std::string before, word;
   for (int at = 0; std::getline(words, word, '\0'); ++at, before = word) {
-    constexpr const char* kDaemons[] = {"orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy"};
-    const auto is_in_word = [&](const char* daemon) { return word.find(daemon) != word.npos; };
-    if (at < 2 || std::ranges::none_of(kDaemons, is_in_word)) continue;
-    auto node = before.substr(before.find('@') + 1);
+    // The daemon may stand in a line for the other node's shell: "PATH=...; /usr/bin/orted".
+    std::ranges::replace_if(
+        word, [](char c) { return c == ';' || c == '"' || c == '\''; }, ' ');
+    std::istringstream tokens(word);
+    bool is_daemons = false;
+    for (std::string token; tokens >> token;) {
+      const auto name = std::string_view(token).substr(token.rfind('/') + 1);
+      for (const char* daemon : {"orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy"})
+        is_daemons = is_daemons || name == daemon;
+    }
+    const auto node = before.substr(before.find('@') + 1);
     const bool is_name = node.find_first_not_of("0123456789.") != node.npos &&
-                         node.find_first_of("-/: ") != 0 && node.find_first_of("/: ") == node.npos;
-    return is_name ? node : "";
+                         node.front() != '-' && node.find_first_of("/: ") == node.npos;
+    if (at >= 2 && is_daemons && is_name) return node;
   }
   return "";
 }

@@ -22,6 +22,12 @@ int may_access(Request& request, int fd, int mask) {
 
 namespace {
 
+void log_stat(Loopback& tree, Request& request, int rc) {
+  const bool is_logged =
+      tree.stat_calls.has_logged(request.rights(), request.tid(), request.node());
+  if (!is_logged || rc != 0) tree.log(request, Op::stat, rc);
+}
+
 int getattr(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_getattr_in>();
   const bool by_handle = (in.getattr_flags & FUSE_GETATTR_FH) != 0;
@@ -33,8 +39,7 @@ int getattr(Loopback& tree, Request& request) {
   // With a handle the kernel itself asks, for the end of a file it reads; only a failure of that
   // reaches the program. stat(2) and fstat(2) come without one.
   if (by_handle && rc != 0) tree.log(request, Op::stat, rc, Handle::of(in.fh).path);
-  if (!by_handle && !tree.stat_calls.has_logged(request.rights(), request.tid(), request.node()))
-    tree.log(request, Op::stat, rc);
+  if (!by_handle) log_stat(tree, request, rc);
   if (rc != 0) return rc;
   fuse_attr_out out{};
   tree.fill_attr(fd, st, out.attr);
@@ -47,8 +52,7 @@ int statx(Loopback& tree, Request& request) {
   struct statx st {};
   int rc = tree.reach(request, file);
   if (rc == 0) rc = stat_fd(file->get(), st);
-  if (!tree.stat_calls.has_logged(request.rights(), request.tid(), request.node()))
-    tree.log(request, Op::stat, rc);
+  log_stat(tree, request, rc);
   if (rc != 0) return rc;
   fuse_attr attr{};
   tree.fill_attr(file->get(), st, attr);

@@ -103,7 +103,7 @@ int open(Loopback& tree, Request& request) {
   Handle* opened = nullptr;
   if (rc == 0) {
     opened = &add_handle(tree, request, std::move(fd), request.node(), in.flags, path, out);
-    if (tree.stat_calls.may_keep(request.tid(), request.node()))
+    if (tree.stat_calls.opens_unseen(request.tid(), request.node()))
       request.forget_attributes(request.node());
     const bool same = tree.nodes.same_content(request.node(), st);
     if ((in.flags & O_TRUNC) == 0 && same && opened->mode == IoModes::Mode::kept)
@@ -165,7 +165,7 @@ int create(Loopback& tree, Request& request) {
   fuse_open_out out{};
   Handle* opened = nullptr;
   if (rc == 0) {
-    entry = tree.entry_out(-1, fd.get(), st);
+    entry = tree.entry_out(fd.get(), st);
     entry.nodeid = nameless
                        ? tree.nodes.bind_nameless(file_key(st), std::move(node_fd))
                        : tree.nodes.bind(request.node(), name, file_key(st), std::move(node_fd));

@@ -9,7 +9,7 @@
 
 #include <cstdio>
 
-#include "base/file_stamp.hpp"
+#include "base/backoff.hpp"
 
 namespace heddle::loopback {
 namespace {
@@ -160,11 +160,16 @@ int Loopback::reach(Request& request, File& file, std::uint64_t node) {
   if (file) return 0;
   const auto way = nodes.way_to(node);
   if (!way) return ESTALE;  // the kernel walks the path again
-  const OwnRights own(request.rights());
   file = way->from;
   for (const auto& step : way->steps) {
     struct statx st {};
-    Fd fd = open_at(file->get(), step.name.c_str(), O_PATH | O_NOFOLLOW);
+    const auto open = [&] { return open_at(file->get(), step.name.c_str(), O_PATH | O_NOFOLLOW); };
+    Fd fd;
+    {
+      const OwnRights own(request.rights());
+      fd = open();
+    }
+    if (!fd && errno == EACCES) fd = open();  // a file server may give a user more than root
     if (!fd) return errno == EMFILE || errno == ENFILE ? errno : ESTALE;
     if (stat_fd(fd.get(), st) != 0 || file_key(st) != step.key) return ESTALE;
     file = nodes.warm(step.id, std::move(fd));
@@ -209,27 +214,28 @@ void Loopback::fill_attr(int fd, const struct statx& st, fuse_attr& attr) {
   if ((S_ISCHR(st.stx_mode) || S_ISBLK(st.stx_mode)) && has_flag(fd, ST_NODEV)) attr.rdev = 0;
 }
 
-bool OpenDirectories::has(int fd) {
+bool OpenDirectories::has(int fd, std::uint64_t node) {
   if (!CallerRights::are_many()) return true;
+  const auto now = monotonic_ms();
+  Known& known = known_[node % known_.size()];
+  {
+    const std::lock_guard lock(mutex_);
+    if (known.node == node && now < known.until_ms) return true;
+  }
+  // Without the lock: a server may not answer.
   struct statx st {};
   if (stat_fd(fd, st) != 0 || (st.stx_mode & 0111) != 0111) return false;
-  const Known asked{file_key(st), nanoseconds(st.stx_ctime)};
-  const std::lock_guard lock(mutex_);
-  // Inode numbers of directories are often multiples of a power of two.
-  Known& known = known_[(st.stx_ino * 0x9e3779b97f4a7c15ULL >> 32U) % known_.size()];
-  if (known == asked) return true;
   // An ACL may give named users less than others.
-  const bool has_none = ::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) < 0 &&
-                        (errno == ENODATA || errno == EOPNOTSUPP);
-  // The next change may have the same time.
-  if (has_none && asked.changed_ns < now_ns() - kSettledNs) known = asked;
-  return has_none;
+  if (::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) >= 0 ||
+      (errno != ENODATA && errno != EOPNOTSUPP))
+    return false;
+  const std::lock_guard lock(mutex_);
+  known = {node, now + kTrustMs};
+  return true;
 }
 
-fuse_entry_out Loopback::entry_out(int parent, int fd, const struct statx& st) {
+fuse_entry_out Loopback::entry_out(int fd, const struct statx& st) {
   fuse_entry_out out{};
-  if (S_ISDIR(st.stx_mode) && open_directories.has(parent))
-    out.entry_valid = kDirectoryEntrySeconds;
   fill_attr(fd, st, out.attr);
   return out;
 }
@@ -268,7 +274,9 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
   if (fd && file_key(entry.st).device != nodes.key(request.node()).device && is_of_proc(fd.get()) &&
       !native_files.contains(nodes.path(request.node(), name)))
     return EACCES;
-  entry.out = entry_out(parent->get(), fd ? fd.get() : is_cold ? -1 : file->get(), entry.st);
+  entry.out = entry_out(fd ? fd.get() : is_cold ? -1 : file->get(), entry.st);
+  if (S_ISDIR(entry.st.stx_mode) && open_directories.has(parent->get(), request.node()))
+    entry.out.entry_valid = kDirectoryEntrySeconds;
   entry.out.nodeid = nodes.bind(request.node(), name, file_key(entry.st), std::move(fd));
   return 0;
 }

@@ -42,19 +42,17 @@ inline constexpr const char* kStartName = ".heddle-record-start";
 /// it checks no rights on cached ones. Thread-safe.
 class OpenDirectories {
  public:
-  /// Whether the directory `fd` is one. Its access control list is read again when its ctime has
-  /// changed.
-  bool has(int fd);
+  /// Whether the node `node` with the descriptor `fd` is one; looked at again after kTrustMs.
+  bool has(int fd, std::uint64_t node);
 
  private:
-  static constexpr std::int64_t kSettledNs = 50'000'000;
+  static constexpr std::int64_t kTrustMs = 20;
   struct Known {
-    FileKey key;
-    std::int64_t changed_ns = 0;
-    bool operator==(const Known&) const = default;
+    std::uint64_t node = 0;
+    std::int64_t until_ms = 0;
   };
   std::mutex mutex_;
-  std::array<Known, 1024> known_;
+  std::array<Known, 256> known_;
 };
 
 /// The file system that shows `/` as it is and reports each access to an AccessLog.
@@ -111,8 +109,7 @@ struct Loopback {
   int make_entry(Request& request, const File& parent, std::string_view name, Entry& entry,
                  bool for_stat = false);
   void fill_attr(int fd, const struct statx& st, fuse_attr& attr);
-  /// `parent`: -1 for none.
-  fuse_entry_out entry_out(int parent, int fd, const struct statx& st);
+  fuse_entry_out entry_out(int fd, const struct statx& st);
 
   AccessLog& access_log;
   const std::set<std::string> native_files;
@@ -152,15 +149,6 @@ inline int stat_fd(int fd, struct statx& st) { return stat_at(fd, "", AT_EMPTY_P
 bool has_flag(int fd, unsigned long flag);
 /// Whether the file is of a procfs.
 bool is_of_proc(int fd);
-/// The system call in which a thread waits, from /proc/TID/syscall.
-struct Call {
-  long number = -1;  ///< -1: unknown (always before Linux 5.10)
-  unsigned long arguments[4] = {};
-};
-Call call_of(std::int32_t tid);
-/// The same by `file`, /proc/TID/syscall, which it opens (by the recorder's rights) unless it is
-/// open, or is of a thread that has ended.
-Call call_of(std::int32_t tid, Fd& file, CallerRights& rights);
 /// Whether the caller may access the file: faccessat2(2). 0 or an errno.
 int may_access(Request& request, int fd, int mask);
 

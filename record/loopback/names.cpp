@@ -94,14 +94,11 @@ int lookup(Loopback& tree, Request& request) {
   if (!again) tree.log(request, Op::lookup, rc, path);
   if (rc == 0 && S_ISREG(entry.st.stx_mode)) {
     const auto node = entry.out.nodeid;
-    tree.stat_calls.found(request.tid(), node, for_stat);
+    const auto found = tree.stat_calls.found(request.tid(), node, for_stat);
+    if (found.forget) request.forget_attributes(node);
+    if (found.may_give && !tree.nodes.has_handles(node))
+      entry.out.attr_valid_nsec = 1;  // the kernel counts in ticks
     if (for_stat) tree.log(request, Op::stat, 0, path);
-    // Asked twice: an open in another thread counts its handle before it asks may_keep().
-    const auto is_open = [&] { return tree.nodes.has_handles(node); };
-    if (for_stat && !is_open()) {
-      tree.stat_calls.give(request.tid(), node);
-      if (!is_open()) entry.out.attr_valid_nsec = 1;  // the kernel counts in ticks
-    }
   }
   if (rc == 0 && is_special(entry.st.stx_mode)) {
     const auto file = tree.nodes.file(entry.out.nodeid);

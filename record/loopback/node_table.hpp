@@ -32,8 +32,9 @@ FileKey file_key(const struct statx& st);
 
 /// The files that the kernel knows, by node id. A node is an O_PATH descriptor, opened at its
 /// lookup, so that its operations reach that file wherever it is moved and whatever replaces it.
-/// Beyond a limit the least recently used nodes lose their descriptor; they are found again by name
-/// and key, or are stale. Names serve the trace and this search only. Thread-safe.
+/// Files that stat(2) looked up have none, and beyond a limit the least recently used nodes lose
+/// it; they are found again by name and key, or are stale. Names serve the trace and this search
+/// only. Thread-safe.
 class NodeTable {
  public:
   /// A node's descriptor, open as long as it is referenced.
@@ -46,7 +47,7 @@ class NodeTable {
   std::string path(std::uint64_t id, std::string_view name = {}) const;
 
   /// Names the file `key` and counts one lookup. `fd`: the file, or invalid if the node has a
-  /// descriptor. Result: its id.
+  /// descriptor or needs none. Result: its id.
   std::uint64_t bind(std::uint64_t parent, std::string_view name, const FileKey& key, Fd fd);
   /// The same for a file without a name (O_TMPFILE).
   std::uint64_t bind_nameless(const FileKey& key, Fd fd);

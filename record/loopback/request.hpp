@@ -168,6 +168,16 @@ class OwnRights {
   CallerRights::State before_;
 };
 
+/// The system call in which a thread waits, from /proc/TID/syscall.
+struct Call {
+  long number = -1;  ///< -1: unknown (always before Linux 5.10)
+  unsigned long arguments[4] = {};
+};
+Call call_of(std::int32_t tid);
+/// The same by `file`, /proc/TID/syscall, which it opens (by the recorder's rights) unless it is
+/// open, or is of a thread that has ended.
+Call call_of(std::int32_t tid, Fd& file, CallerRights& rights);
+
 /// Drops the process's capabilities that serving does not need. To be called before threads start.
 void drop_unneeded_capabilities();
 

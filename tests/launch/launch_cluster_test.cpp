@@ -150,8 +150,10 @@ TEST_F(OnNodes, nodes_of_a_host_file_are_checked) {
     EXPECT_THAT(done.err, HasSubstr("n3: has no "));
     EXPECT_THAT(done.err, HasSubstr("the job runs without heddle"));
   }
+  const auto ssh = cluster_->start_sshd();
+  if (ssh.empty()) HEDDLE_SKIP("openssh-server is not installed");
   const auto good =
-      run("PBS_NODEFILE=good OMPI_MCA_plm_rsh_agent=" + rsh, "mpirun.openmpi --host n1:1,n2:1");
+      run("PBS_NODEFILE=good OMPI_MCA_plm_rsh_agent=" + ssh, "mpirun.openmpi --host n1:1,n2:1");
   EXPECT_EQ(good.err, "");
   EXPECT_THAT(lines_of(good.out), testing::ElementsAre(HasSubstr("/libheddle-audit.so"),
                                                        HasSubstr("/libheddle-audit.so")));

@@ -92,6 +92,34 @@ TEST(LoopbackInodes, are_released_when_the_kernel_forgets_them) {
   }
 }
 
+TEST(LoopbackInodes, of_stat_take_no_descriptor) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
+  HEDDLE_NEEDS_OPEN_TREE();
+  TestDir dir;
+  constexpr int kCount = 200;
+  for (int i = 0; i < kCount; ++i) write_text_file(dir / std::to_string(i), "text");
+  const Served served;
+  struct stat st {};
+  const auto stat_all = [&] {
+    for (int i = 0; i < kCount; ++i) {
+      const auto path = (dir / std::to_string(i)).substr(1);
+      ASSERT_EQ(::fstatat(served.root(), path.c_str(), &st, 0), 0);
+      EXPECT_EQ(st.st_size, 4);
+    }
+  };
+  const auto fds = open_files();
+  stat_all();
+  // The first one showed that this thread asks about files.
+  EXPECT_LE(open_files(), fds + 12);
+  EXPECT_GE(served.nodes(), static_cast<std::size_t>(kCount));
+  for (int i = 0; i < kCount; i += 2)
+    std::filesystem::rename(dir / std::to_string(i), dir / std::to_string(i + 1));
+  for (int i = 0; i < kCount; i += 2) write_text_file(dir / std::to_string(i), "more");
+  stat_all();
+  look_up_all(served, dir.path(), kCount);
+  EXPECT_GE(open_files(), fds + kCount);
+}
+
 TEST(LoopbackInodes, without_descriptor_reopen_only_the_same_file) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
   HEDDLE_NEEDS_OPEN_TREE();
