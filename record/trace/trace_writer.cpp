@@ -159,6 +159,21 @@ std::string footer_json(const RunFooter& f) {
   return j.dump() + "\n";
 }
 
+/// Moves the file `aside` to `path`. One that is there is exchanged and removed: in place of a
+/// rename over it, for which ext4 writes the new file to the disk first. false and errno: neither
+/// is moved.
+bool put_in_place(const std::string& aside, const std::string& path) {
+  const auto exchange = [&] {
+    return ::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
+  };
+  if (!exchange()) return ::rename(aside.c_str(), path.c_str()) == 0;
+  if (::unlink(aside.c_str()) == 0) return true;
+  const int error = errno;  // it has become a directory, for example
+  (void)exchange();
+  errno = error;
+  return false;
+}
+
 /// Opens `path` with `header` as its content. A regular file is written aside and renamed, so that
 /// readers of the old one are undisturbed and two recorders do not mix their lines.
 Result<Fd> start_file(const std::string& path, const std::string& header) {
@@ -167,7 +182,7 @@ Result<Fd> start_file(const std::string& path, const std::string& header) {
     const std::string aside = fmt::format("{}.{}.{}.tmp", *target, ::getpid(), counter++);
     if (auto fd = open_file(aside, O_WRONLY | O_CREAT | O_EXCL)) {
       auto done = write_all(fd->get(), header, path);
-      if (done && ::rename(aside.c_str(), target->c_str()) != 0)
+      if (done && !put_in_place(aside, *target))
         done = fail_errno(path, "cannot put the trace in place");
       if (done) return fd;
       ::unlink(aside.c_str());
