@@ -117,6 +117,7 @@ void measure_all(const Settings& settings, Results& results) {
   const std::vector<std::string> find = {"find", settings.find};
   const auto rpath = fmt::format("rpath_{}", settings.libraries);
   const std::vector<std::string> scipy = {"/usr/bin/python3", "-c", "import scipy.stats"};
+  ::sync();  // what was written here must not reach the disk while others are measured
   // Those first whose figures documents have, since the bench's time may end.
   const Case cases[] = {
       {"start", {"/bin/true"}},

@@ -31,6 +31,14 @@ bool is_stat_of_path(const Call& call) {
 
 }  // namespace
 
+void StatCalls::Thread::decide(bool was_stat) {
+  if (!std::exchange(is_undecided, false)) return;
+  auto& chance = odds[past];
+  if (was_stat && chance < 3) ++chance;
+  if (!was_stat && chance > 0) --chance;
+  past = static_cast<std::uint8_t>((past << 1U | (was_stat ? 1U : 0U)) % odds.size());
+}
+
 StatCalls::Thread* StatCalls::thread(std::int32_t tid, std::int64_t now_ms) {
   auto at = threads_.find(tid);
   if (at == threads_.end()) {
@@ -62,9 +70,10 @@ Call StatCalls::read_call(std::unique_lock<std::mutex>& lock, CallerRights& righ
 bool StatCalls::is_stat(CallerRights& rights, std::int32_t tid) {
   std::unique_lock lock(mutex_);
   Thread* it = thread(tid, monotonic_ms());
-  if (!it || it->in_vain >= kMostInVain || it->is_unreadable) return false;
-  ++it->in_vain;
-  return is_stat_of_path(read_call(lock, rights, tid));
+  if (!it || it->is_unreadable) return false;
+  it->decide(false);
+  it->is_undecided = true;
+  return it->odds[it->past] > 0 && is_stat_of_path(read_call(lock, rights, tid));
 }
 
 StatCalls::Found StatCalls::found(std::int32_t tid, std::uint64_t node, bool is_stat) {
@@ -73,7 +82,7 @@ StatCalls::Found StatCalls::found(std::int32_t tid, std::uint64_t node, bool is_
   if (Thread* it = thread(tid, now)) {
     it->node = node;
     it->logged = is_stat;
-    if (is_stat) it->in_vain = 0;
+    if (is_stat) it->decide(true);
   }
   if (now - seen_since_ms_ >= kKeptMs) {
     seen_before_ = std::exchange(seen_, {});
@@ -97,7 +106,7 @@ bool StatCalls::has_logged(CallerRights& rights, std::int32_t tid, std::uint64_t
   const auto at = threads_.find(tid);
   if (at == threads_.end() || std::exchange(at->second.node, 0) != node) return false;
   Thread& it = at->second;
-  if (!it.logged) it.in_vain = 0;
+  if (!it.logged) it.decide(true);
   if (!it.logged || it.seen_ms < now - kKeptMs) return false;
   const auto call = read_call(lock, rights, tid);
   return call.number == -1 || is_stat_of_path(call);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -34,8 +35,6 @@ class StatCalls {
   bool opens_unseen(std::int32_t tid, std::uint64_t node);
 
  private:
-  /// A thread that does not ask about files is not looked at until it does.
-  static constexpr unsigned kMostInVain = 8;
   static constexpr std::size_t kMostThreads = 256;
   struct Thread {
     /// Its /proc/TID/syscall, which stays open, since to open it takes longer than the request that
@@ -45,8 +44,14 @@ class StatCalls {
     std::uint64_t node = 0;      ///< of its last lookup of a regular file
     bool logged = false;         ///< the stat
     std::int64_t seen_ms = 0;
-    /// So many lookups of no such call, one after the other.
-    unsigned in_vain = kMostInVain;
+    // To read `call` takes half as long as the request that it may save: it is read where a stat of
+    // a file has followed such lookups before.
+    /// Its last six lookups, the newest in the lowest bit: 1 for a stat of a file.
+    std::uint8_t past = 0;
+    /// By `past`, how often one followed: 0 to 3.
+    std::array<std::uint8_t, 64> odds{};
+    bool is_undecided = false;  ///< whether its last lookup was one
+    void decide(bool was_stat);
   };
   /// nullptr: there are too many.
   Thread* thread(std::int32_t tid, std::int64_t now_ms);
