@@ -62,6 +62,17 @@ void Request::reply_error(int error) {
 
 int Request::reply_bytes(const void* data, std::size_t size) {
   thread_.answered();
+  if (data == out()) {
+    // Header and data in one piece: the kernel has fewer pages to pin.
+    fuse_out_header header{};
+    header.len = static_cast<std::uint32_t>(sizeof(header) + size);
+    header.unique = this->header().unique;
+    std::memcpy(thread_.out, &header, sizeof(header));
+    before_answer();
+    const auto send = [&] { return ::write(device_, thread_.out, header.len); };
+    if (insist(send, is_shortage) < 0 && is_shortage(errno)) give_up();
+    return kAnswered;
+  }
   answer(device_, header().unique, 0, data, size);
   return kAnswered;
 }

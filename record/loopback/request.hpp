@@ -208,7 +208,8 @@ class Request {
   /// The calling thread (a tid); 0 for the kernel's own requests.
   std::int32_t tid() const { return static_cast<std::int32_t>(header().pid); }
   CallerRights& rights() { return thread_.rights; }
-  char* out() { return thread_.out; }
+  /// Room for an answer's data, behind that for its header.
+  char* out() { return thread_.out + sizeof(fuse_out_header); }
   void go_slow() { thread_.go_slow(); }
   bool few_callers() const { return thread_.few_callers; }
 
