@@ -39,7 +39,8 @@ struct Case {
   /// Of what strace adds, what fs-record adds at most; nullopt: it is printed only.
   std::optional<double> at_most = {};
   bool pinned = false;
-  bool writes = false;  ///< more than the empty loopback can serve
+  bool writes = false;    ///< more than the empty loopback can serve
+  bool is_short = false;  ///< in all ways: more rounds
 };
 
 /// The case in all its ways. Each way has the same pinning.
@@ -60,7 +61,7 @@ void measure(const Settings& settings, const std::string& directory, const Case&
   if (passes) variants.push_back(timed({settings.empty}, "empty loopback", 1));
   if (std::filesystem::exists("/usr/bin/proot"))
     variants.push_back(timed({"proot", "-r", "/"}, "proot", settings.rounds));
-  interleave(variants, settings.rounds);
+  interleave(variants, it.is_short ? 3 * settings.rounds : settings.rounds);
   const auto group = "record." + it.name + (it.pinned ? ".pinned" : ".free");
   results.add(group, variants);
   const double bare = results.median_of(group, "bare");
@@ -120,11 +121,11 @@ void measure_all(const Settings& settings, Results& results) {
   ::sync();  // what was written here must not reach the disk while others are measured
   // Those first whose figures documents have, since the bench's time may end.
   const Case cases[] = {
-      {"start", {"/bin/true"}},
+      {"start", {"/bin/true"}, {}, false, false, true},
       {rpath, {farm.program}, 0.7, true},
       {rpath, {farm.program}, 0.5},
-      {"git_status", repository, 1.0, true},
-      {"scipy", scipy, 1.0, true},
+      {"git_status", repository, 1.0, true, false, true},
+      {"scipy", scipy, 1.0, true, false, true},
       {"find", find, 0.8, true},
       {"numpy", {"/usr/bin/python3", "-c", "import numpy"}},
       {"build", project, {}, false, true},
@@ -133,7 +134,7 @@ void measure_all(const Settings& settings, Results& results) {
        0.5,
        false,
        true},
-      {"git_status", repository, 1.0},
+      {"git_status", repository, 1.0, false, false, true},
       {"scipy", scipy, 1.0},
       {"dd_write",
        {"dd", "if=/dev/zero", "of=" + big, "bs=1M", count, "status=none"},
