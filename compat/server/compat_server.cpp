@@ -45,6 +45,7 @@
 #include "base/run_main.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "compat/server/judge_pool.hpp"
+#include "compat/server/reflection_v1.hpp"
 #include "compat/server/token_file.hpp"
 
 namespace heddle::compat {
@@ -335,48 +336,6 @@ class ServiceV2 final : public v2::Compat::Service {
   Gate& gate_;
 };
 
-#ifndef HEDDLE_GRPC_REFLECTS_V1
-/// Reflection v1, where gRPC has v1alpha alone: their messages are the same on the wire, so each
-/// call is handed on to that service of the same server.
-class ReflectionV1 final : public grpc::Service {
- public:
-  ReflectionV1() {
-    using Handler =
-        grpc::internal::BidiStreamingHandler<ReflectionV1, grpc::ByteBuffer, grpc::ByteBuffer>;
-    AddMethod(new grpc::internal::RpcServiceMethod(
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", kKind,
-        new Handler([](ReflectionV1* self, grpc::ServerContext* context,
-                       auto* stream) { return self->hand_on(*context, *stream); },
-                    this)));
-  }
-  /// Until then calls are refused; with nullptr before the server's end.
-  void set_server(grpc::Server* server) {
-    channel_ = server ? server->InProcessChannel(grpc::ChannelArguments()) : nullptr;
-  }
-
- private:
-  static constexpr auto kKind = grpc::internal::RpcMethod::BIDI_STREAMING;
-  grpc::Status hand_on(grpc::ServerContext& context,
-                       grpc::ServerReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>& stream) {
-    using Factory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
-    const auto channel = channel_.load();
-    if (!channel) return {grpc::StatusCode::UNAVAILABLE, "the server is starting or ending"};
-    const grpc::internal::RpcMethod method(
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", kKind, channel);
-    const auto own = grpc::ClientContext::FromServerContext(context);
-    const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> call(
-        Factory::Create(channel.get(), method, own.get()));
-    grpc::ByteBuffer request, answer;
-    while (stream.Read(&request))
-      if (!call->Write(request) || !call->Read(&answer) || !stream.Write(answer)) break;
-    call->WritesDone();
-    return call->Finish();
-  }
-
-  std::atomic<std::shared_ptr<grpc::Channel>> channel_;
-};
-#endif
-
 /// compat-lib's service, ours, health and reflection.
 class Server {
  public:
@@ -411,13 +370,9 @@ class Server {
     builder.AddListeningPort(options_.listen, credentials(), &port);
     builder.RegisterService(&one_);
     builder.RegisterService(&two_);
-#ifndef HEDDLE_GRPC_REFLECTS_V1
-    builder.RegisterService(&reflection_);
-#endif
+    if (!kGrpcReflectsV1) builder.RegisterService(&reflection_);
     server_ = builder.BuildAndStart();
-#ifndef HEDDLE_GRPC_REFLECTS_V1
     if (server_) reflection_.set_server(server_.get());
-#endif
     const bool is_unix = options_.listen.starts_with("unix:");
     if (!server_ || (port == 0 && !is_unix))
       return fail(options_.listen, "cannot listen",
@@ -441,9 +396,7 @@ class Server {
     if (seconds > 0) gate_.hold(Clock::now() + kHold);
     server_->Shutdown(end);
     server_->Wait();
-#ifndef HEDDLE_GRPC_REFLECTS_V1
     reflection_.set_server(nullptr);
-#endif
     server_.reset();
   }
 
@@ -469,9 +422,7 @@ class Server {
   Gate gate_;
   ServiceV1 one_;
   ServiceV2 two_;
-#ifndef HEDDLE_GRPC_REFLECTS_V1
   ReflectionV1 reflection_;
-#endif
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
 };

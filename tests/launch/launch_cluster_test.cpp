@@ -160,7 +160,7 @@ TEST_F(OnNodes, nodes_of_a_host_file_are_checked) {
   EXPECT_FALSE(fs::exists(dir_ / "ran"));
 }
 
-/// What the report says of a node that nobody could check: remote shells show that it was used.
+/// What the report says of a node that could not be checked: remote shells show that it was used.
 TEST_F(OnNodes, node_without_heddle_is_named_where_a_remote_shell_starts_daemons) {
   ASSERT_EQ(cluster_->on(3, "mount -t tmpfs none " + bin_).status, 0);
   const auto ssh = cluster_->start_sshd();
