@@ -128,15 +128,17 @@ struct LoadedSet {
 
 namespace {
 
-void note_missing(LoadedSet& set) {
+/// `searched_all`: else what is missing may be in a directory that was not looked at.
+void note_missing(LoadedSet& set, bool searched_all) {
   for (const auto& missing : set.closure.missing) {
     const bool absent = missing.reason == "not found";
-    set.reasons.push_back({.kind = absent ? Kind::library_missing : Kind::library_unusable,
-                           .subject = missing.name,
-                           .required_by = missing.needed_by != 0
-                                              ? shown_name(set.closure.objects[missing.needed_by])
-                                              : "",
-                           .detail = absent ? "" : missing.reason});
+    set.reasons.push_back(
+        {.kind = absent ? Kind::library_missing : Kind::library_unusable,
+         .weight = absent && !searched_all ? Verdict::degraded : Verdict::incompatible,
+         .subject = missing.name,
+         .required_by =
+             missing.needed_by != 0 ? shown_name(set.closure.objects[missing.needed_by]) : "",
+         .detail = absent ? "" : missing.reason});
   }
 }
 
@@ -190,17 +192,20 @@ void check_versions(const LoadedSet& set, const std::vector<VersionNeed>& needs,
     const auto& provider = set.closure.objects[found->second];
     const auto& defined = provider.file.elf.version_definitions;
     if (std::find(defined.begin(), defined.end(), need.version) != defined.end()) continue;
-    // For a library without versions ld.so only prints a warning.
+    // For a library that defines no versions ld.so prints a warning. If it needs none either it has
+    // no DT_VERSYM, and ld.so ends the program at the first symbol that it finds there with a
+    // version (dl-lookup.c, check_match()).
+    const bool has_table = !defined.empty() || !provider.file.elf.version_needs.empty();
     const auto kind = defined.empty() ? Kind::no_version_information
                       : need.weak     ? Kind::weak_version_missing
                                       : Kind::version_missing;
-    out.push_back(
-        {.kind = kind,
-         .weight = kind == Kind::version_missing ? Verdict::incompatible : Verdict::degraded,
-         .subject = need.version,
-         .library = need.file,
-         .required_by = required_by,
-         .path = provider.path});
+    const bool starts = has_table && kind != Kind::version_missing;
+    out.push_back({.kind = kind,
+                   .weight = starts ? Verdict::degraded : Verdict::incompatible,
+                   .subject = need.version,
+                   .library = need.file,
+                   .required_by = required_by,
+                   .path = provider.path});
   }
 }
 
@@ -225,7 +230,7 @@ Result<LoadedSet> make_loaded_set(Target& target, const Program& program) {
     for (const auto& name : objects[i].names) set.by_name.emplace(name, i);
     if (objects[i].file.elf.soname) set.by_name.emplace(*objects[i].file.elf.soname, i);
   }
-  note_missing(set);
+  note_missing(set, loaded.not_searched.empty());
   for (std::size_t i = 1; i < objects.size(); ++i)
     check_versions(set, objects[i].file.elf.version_needs, shown_name(objects[i]), set.reasons);
   note_isa(target, set);
@@ -262,8 +267,7 @@ void Checker::check_machine(const Program& program, int glibc_minor, Judgement& 
   if (const auto have = kernel_number(kernel);
       have != 0 && have < kernel_number(program.notes.kernel))
     out.add({.kind = Kind::kernel_too_old,
-             // Removed in 2.37 (b46d250656).
-             .weight = glibc_minor >= 37 ? Verdict::degraded : Verdict::incompatible,
+             .weight = Verdict::degraded,  // it starts: nothing reads a program's note
              .program = program.name,
              .subject = program.notes.kernel,
              .detail = fmt::format("this one is {}", kernel)});
@@ -340,6 +344,12 @@ void Checker::check_dlopened(const Program& program, Judgement& out) {
 }
 
 Result<void> Checker::check(const Program& program, Judgement& out) {
+  if (!runs_here(program.elf.machine)) {
+    out.add({.kind = Kind::machine_differs,
+             .program = program.name,
+             .subject = machine_name(program.elf.machine)});
+    return {};
+  }
   if (is_static(program.elf)) {
     check_machine(program, 0, out);
     return {};

@@ -72,7 +72,8 @@ struct TraceOpens final : trace::TraceSink {
   void begin_run(const trace::RunHeader&, int) override {}
   void end_run(const trace::RunFooter&, trace::Ending) override {}
   void event(const trace::Event& event) override {
-    if (!event.exe.empty()) add_once(programs, event.exe);
+    // The recorder's own process, until it becomes the program.
+    if (!event.exe.empty() && !event.exe.ends_with("/fs-record")) add_once(programs, event.exe);
     if (event.op == trace::Op::open && event.error == 0 && may_be_library(event.path))
       add_once(libraries[std::string(event.exe)], event.path);
   }

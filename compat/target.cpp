@@ -141,18 +141,6 @@ class ProgramWorld final : public World {
   FileFacts file_;
 };
 
-/// Whether this kernel executes programs of `machine` natively.
-bool runs_here(std::uint16_t machine) {
-#if defined(__x86_64__)
-  return machine == EM_X86_64 || machine == EM_386;
-#elif defined(__aarch64__)
-  return machine == EM_AARCH64 || machine == EM_ARM;
-#else
-  static_cast<void>(machine);
-  return true;
-#endif
-}
-
 bool has_line(const std::string& text, const std::string& line) {
   return ("\n" + text + "\n").find("\n" + line + "\n") != std::string::npos;
 }
@@ -219,6 +207,17 @@ Result<ElfNotes> read_elf_notes(int fd, const std::string& path) {
     return false;
   });
   return notes;
+}
+
+bool runs_here(std::uint16_t machine) {
+#if defined(__x86_64__)
+  return machine == EM_X86_64 || machine == EM_386;
+#elif defined(__aarch64__)
+  return machine == EM_AARCH64 || machine == EM_ARM;
+#else
+  static_cast<void>(machine);
+  return true;
+#endif
 }
 
 std::string interpreter_of(const ElfFacts& elf) {
@@ -313,6 +312,8 @@ Result<Target::Loaded> NodeTarget::load(const Program& program) {
   if (file->elf.machine != elf.machine || file->elf.elf_class != elf.elf_class)
     return refuse(Reason::Kind::machine_differs, machine_name(elf.machine),
                   fmt::format("{} is of {}", interpreter, machine_name(file->elf.machine)));
+  if ((file->mode & 0111) == 0)
+    return refuse(Reason::Kind::interpreter_missing, interpreter, "it may not be executed");
   const auto& profile = *TRY(loader(interpreter));
   FileFacts facts;
   facts.elf = elf;

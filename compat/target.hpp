@@ -162,6 +162,9 @@ class MapTarget final : public Target {
 /// messages. Big-endian files and damaged notes have none. Fails only when it is no ELF file.
 Result<ElfNotes> read_elf_notes(int fd, const std::string& path);
 
+/// Whether this kernel executes programs of `machine` natively.
+bool runs_here(std::uint16_t machine);
+
 /// A file's loader: PT_INTERP; for a library, that of its machine.
 std::string interpreter_of(const ElfFacts& elf);
 

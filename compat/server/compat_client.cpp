@@ -82,7 +82,7 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address, const
   for (auto state = channel->GetState(true); state != GRPC_CHANNEL_READY;
        state = channel->GetState(true)) {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN)
-      return fail_errno(address, "cannot reach the compat-server", ECONNREFUSED);
+      return channel;  // the call fails, with the reason
     if (!channel->WaitForStateChange(state, deadline))
       return fail_errno(address, "cannot reach the compat-server", ETIMEDOUT);
   }
@@ -103,7 +103,15 @@ Result<Judgement> ask(const std::string& address, const std::string& artifact,
   request.set_artifact(artifact);
   v2::CheckResponse response;
   const auto status = stub->Check(&context, request, &response);
-  if (!status.ok()) return fail(address, "the compat-server refused", status.error_message());
+  const auto& why = status.error_message();
+  // gRPC's words for a failed connection: "failed to connect to all addresses; last error: ...".
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE)
+    if (why.starts_with("failed to connect") || why.starts_with("DNS resolution failed")) {
+      const auto last = why.rfind("last error: ");
+      return fail(address, "cannot reach the compat-server",
+                  last == why.npos ? why : why.substr(last + 12));
+    }
+  if (!status.ok()) return fail(address, "the compat-server refused", why);
   if (!response.error().empty()) return fail(address, "no verdict", response.error());
   return from_v2(response);
 }

@@ -20,6 +20,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +30,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
@@ -336,6 +338,17 @@ class ServiceV2 final : public v2::Compat::Service {
   Gate& gate_;
 };
 
+/// Whether a server listens at the Unix socket `path`.
+bool answers(const std::string& path) {
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  if (path.size() >= sizeof at.sun_path) return false;
+  std::memcpy(at.sun_path, path.data(), path.size());
+  const Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 ||
+         errno == EAGAIN;
+}
+
 /// compat-lib's service, ours, health and reflection.
 class Server {
  public:
@@ -367,16 +380,22 @@ class Server {
              {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000}})
       builder.AddChannelArgument(name, value);
     int port = 0;
+    const bool is_unix = options_.listen.starts_with("unix:");
+    // gRPC would take the place of a server that listens there.
+    if (is_unix && answers(options_.listen.substr(5)))
+      return fail_errno(options_.listen, "cannot listen", EADDRINUSE);
     builder.AddListeningPort(options_.listen, credentials(), &port);
     builder.RegisterService(&one_);
     builder.RegisterService(&two_);
     if (!kGrpcReflectsV1) builder.RegisterService(&reflection_);
     server_ = builder.BuildAndStart();
     if (server_) reflection_.set_server(server_.get());
-    const bool is_unix = options_.listen.starts_with("unix:");
     if (!server_ || (port == 0 && !is_unix))
       return fail(options_.listen, "cannot listen",
-                  "the address is in use, or not permitted to this process's user");
+                  options_.tls_certificate.empty()
+                      ? "the address is in use, or not permitted to this process's user"
+                      : "the address is in use or not permitted to this process's user, or "
+                        "--tls-key is not the key of --tls-cert");
     address_ = options_.listen;
     if (!is_unix) address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port);
     return {};
@@ -427,13 +446,30 @@ class Server {
   std::unique_ptr<grpc::Server> server_;
 };
 
+/// The error for what is neither HOST:PORT nor unix:PATH; empty: it is valid.
+std::string bad_address(const std::string& address) {
+  if (address.starts_with("unix:")) {
+    constexpr auto most = sizeof(sockaddr_un::sun_path) - 1;
+    return address.size() > 5 + most ? fmt::format("the path is longer than {} bytes", most) : "";
+  }
+  const auto colon = address.rfind(':');
+  std::uint16_t port = 0;
+  const auto* end = address.data() + address.size();
+  const auto* begin = colon == address.npos ? end : address.data() + colon + 1;
+  const auto parsed = std::from_chars(begin, end, port);
+  return begin != end && parsed.ec == std::errc() && parsed.ptr == end
+             ? ""
+             : "'" + address + "' is neither HOST:PORT nor unix:PATH";
+}
+
 void add_options(CLI::App& app, Options& o) {
   app.set_version_flag("--version", "compat-server (heddle) " HEDDLE_VERSION);
   set_usage(app, "compat-server [OPTIONS]");
   app.footer("Nothing of an artifact is ever executed. See compat-server(1).");
   app.add_option("--listen", o.listen,
                  "Where to listen (127.0.0.1:50051); beyond this node only with TLS")
-      ->type_name("HOST:PORT|unix:PATH");
+      ->type_name("HOST:PORT|unix:PATH")
+      ->check(bad_address);
   auto* cert =
       app.add_option("--tls-cert", o.tls_certificate, "Certificate chain, PEM")->type_name("FILE");
   auto* key = app.add_option("--tls-key", o.tls_key, "Its key, PEM")->type_name("FILE");
@@ -530,11 +566,6 @@ Fd signals() {
 
 /// Fails for an address beyond this node without TLS.
 Result<void> check_address(const Options& options) {
-  const bool is_unix = options.listen.starts_with("unix:");
-  const auto colon = options.listen.rfind(':');
-  if (!is_unix && (colon == options.listen.npos || colon + 1 == options.listen.size() ||
-                   options.listen.find_first_not_of("0123456789", colon + 1) != std::string::npos))
-    return fail(options.listen, "no address to listen on", "", "HOST:PORT or unix:PATH");
   if (!is_local(options.listen) && (options.tls_certificate.empty() || options.token.empty()))
     return fail_errno(options.listen, "will not listen beyond this node without TLS and a token",
                       EPERM, "--tls-cert, --tls-key and --token-file");
@@ -634,8 +665,16 @@ class Program {
 
  private:
   void read_secrets() {
-    for (auto* file : {&options_.tls_certificate, &options_.tls_key})
-      if (!file->empty()) *file = value_or_throw(read_file(*file, std::size_t{1} << 20));
+    // Without both TLS would be off, silently.
+    const auto read_pem = [](std::string& file, const char* begins, const char* what) {
+      if (file.empty()) return;
+      auto text = value_or_throw(read_file(file, std::size_t{1} << 20));
+      if (text.find(begins) == text.npos)
+        throw Error(file, std::string("holds no ") + what, "", "PEM");
+      file = std::move(text);
+    };
+    read_pem(options_.tls_certificate, "-----BEGIN CERTIFICATE-----", "certificate");
+    read_pem(options_.tls_key, "PRIVATE KEY-----", "private key");
     if (!options_.token_file.empty()) {
       options_.token = value_or_throw(read_token(options_.token_file));
       return;

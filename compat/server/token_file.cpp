@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -51,6 +52,10 @@ Result<std::string> read_open_token(int fd, const std::string& path) {
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   if (token.size() < kShortest)
     return fail(path, "the token is too short", "", "16 characters or more");
+  // It is sent as the value of an HTTP header.
+  if (!std::ranges::all_of(token, [](char c) { return c > ' ' && c <= '~'; }))
+    return fail(path, "is no token", "it has spaces, several lines or letters beyond ASCII",
+                "one line of printable characters");
   return token;
 }
 

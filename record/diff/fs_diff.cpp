@@ -135,7 +135,8 @@ void add_output(CLI::App& app, FsDiffOptions& o) {
   app.add_flag("-q,--quiet", o.quiet, "No output, only the exit status");
   app.add_option("--times", o.report.compare.time_count,
                  "Entries of each list of the time view (5)")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(number_from(0, 1 << 20));
 }
 
 void add_local(CLI::App& app, diff::CompareOptions& o) {

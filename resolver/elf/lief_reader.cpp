@@ -130,7 +130,8 @@ Result<void> read_symbols_with_lief(const ElfFile& elf, const SymbolTable& table
       Elf64_Sym plain{};
       plain.st_info = static_cast<unsigned char>(ELF64_ST_INFO(raw(symbol.binding()), 0));
       plain.st_other = symbol.other();
-      plain.st_shndx = static_cast<std::uint16_t>(symbol.shndx());
+      plain.st_shndx =
+          table.copied.contains(index) ? SHN_UNDEF : static_cast<std::uint16_t>(symbol.shndx());
       add_symbol(std::string(symbol.name()), plain, table.version_of(index), table, facts);
       ++index;
     }

@@ -240,6 +240,7 @@ class Reader {
     out->address = *address;
     out->strings = value_of(DT_STRTAB).value_or(0);
     out->end = std::max(strings_end_, where->offset + count * size);
+    if (facts_.interp) read_copies(*out);
     const auto versions_at = value_of(DT_VERSYM);
     if (!versions_at) return {};
     const auto versions = elf_.place(*versions_at);
@@ -249,6 +250,23 @@ class Reader {
       return damaged_elf("its symbols' versions leave their segment");
     for (auto& version : out->versions) version = elf_.number(version) & 0x7FFFU;
     return {};
+  }
+
+  /// None where the relocations are not in the file: those of debug information.
+  void read_copies(SymbolTable& out) const {
+    const auto kind = facts_.machine == EM_X86_64    ? std::optional(R_X86_64_COPY)
+                      : facts_.machine == EM_AARCH64 ? std::optional(R_AARCH64_COPY)
+                                                     : std::nullopt;
+    const auto address = value_of(DT_RELA);
+    const auto size = value_of(DT_RELASZ).value_or(0);
+    const auto where = address && kind && elf_.is_64() ? elf_.place(*address) : std::nullopt;
+    if (!where || size > where->left) return;
+    std::vector<Elf64_Rela> all(size / sizeof(Elf64_Rela));
+    if (!elf_.file().read(where->offset, all.data(), all.size() * sizeof(Elf64_Rela))) return;
+    for (const auto& one : all) {
+      const auto info = elf_.number(one.r_info);
+      if (ELF64_R_TYPE(info) == static_cast<unsigned>(*kind)) out.copied.insert(ELF64_R_SYM(info));
+    }
   }
 
   void read_build_id() {

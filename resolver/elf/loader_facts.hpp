@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct SymbolTable {
   std::uint64_t end = 0;                ///< where the later of the two tables ends in the file
   std::string names;                    ///< the string table
   std::vector<std::uint16_t> versions;  ///< DT_VERSYM, by symbol; empty: unversioned
+  /// Data of libraries of which the program has a copy (R_*_COPY). Its symbol table defines them,
+  /// but ld.so needs the library's, and ends the program without. Not known of 32-bit files.
+  std::set<std::uint64_t> copied;
   std::map<unsigned, std::string> version_names;  ///< by the index in `versions`
 
   unsigned version_of(std::size_t symbol) const {

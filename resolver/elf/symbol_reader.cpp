@@ -26,7 +26,8 @@ Result<void> read_symbols(const ElfFile& elf, const SymbolTable& table, ElfFacts
   const auto symbols = where ? elf.table<Elf64_Sym>(where->offset, table.count) : std::nullopt;
   if (!symbols) return damaged_elf("its symbol table lies beyond its end");
   for (std::size_t i = 0; i < symbols->size(); ++i) {
-    const auto& symbol = (*symbols)[i];
+    auto symbol = (*symbols)[i];
+    if (table.copied.contains(i)) symbol.st_shndx = SHN_UNDEF;
     if (symbol.st_name >= table.names.size()) continue;
     add_symbol(table.names.c_str() + symbol.st_name, symbol, table.version_of(i), table, facts);
   }

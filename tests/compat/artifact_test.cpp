@@ -141,9 +141,17 @@ TEST(CompatChecker, gives_the_verdicts_of_ld_so) {
       {"the library has no versions",
        [](auto&, auto& libx, auto&) {
          libx.version_definitions = {};
+         libx.version_needs = {{"libc.so.6", "GLIBC_2.2.5", true}};
          libx.exported_symbols = {{"x_one", "", false}, {"x_odd", "", false}};
        },
        Verdict::degraded,
+       {Kind::no_version_information, Kind::no_version_information}},
+      {"the library has no version table",
+       [](auto&, auto& libx, auto&) {
+         libx.version_definitions = {};
+         libx.exported_symbols = {{"x_one", "", false}, {"x_odd", "", false}};
+       },
+       Verdict::incompatible,
        {Kind::no_version_information, Kind::no_version_information}},
       {"a symbol has another version; weak ones do not count",
        [](auto&, auto& libx, auto&) { libx.exported_symbols[0].version = "X_2"; },

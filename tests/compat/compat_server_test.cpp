@@ -167,6 +167,18 @@ TEST_F(CompatServer, requires_tls_and_a_token_beyond_this_node) {
         3);
 
   make_certificate("127.0.0.1", dir_ / "key", dir_ / "cert");
+  // Files that hold no certificate must not turn TLS off.
+  const auto empty = write_text_file(dir_ / "empty", "");
+  for (const auto& [cert, key] : {std::pair(empty, empty),
+                                  {empty, dir_ / "key"},
+                                  {dir_ / "cert", empty},
+                                  {dir_ / "key", dir_ / "cert"}}) {
+    const auto done =
+        run({program_, "--listen", "127.0.0.1:0", "--rootfs", root_, "--index", dir_ / "index",
+             "--tls-cert", cert, "--tls-key", key, "--token-file", token_});
+    EXPECT_EQ(done.status, 3) << done.err;
+    EXPECT_THAT(done.err, HasSubstr("holds no "));
+  }
   const auto wrong = write_text_file(dir_ / "wrong", "0123456789abcdeX\n", 0600);
   start({"--tls-cert", dir_ / "cert", "--tls-key", dir_ / "key", "--max-checks", "2"}, "0.0.0.0:0");
   const auto file = write_text_file(dir_ / "good.json", good_);
@@ -242,6 +254,33 @@ TEST_F(CompatServer, missing_server_is_reported_within_two_seconds) {
     EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
     EXPECT_THAT(done.err, HasSubstr(server));
   }
+}
+
+TEST_F(CompatServer, address_token_or_socket_that_cannot_be_used_is_refused) {
+  const auto serve = [&](const std::string& listen, const std::string& token) {
+    return run({program_, "--listen", listen, "--rootfs", root_, "--index", dir_ / "index",
+                "--token-file", token});
+  };
+  for (const std::string listen :
+       {"127.0.0.1", "foo", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:x"})
+    EXPECT_EQ(serve(listen, token_).status, 2) << listen;
+  EXPECT_EQ(serve("unix:/" + std::string(120, 'a'), token_).status, 2);
+  // What gRPC cannot send ends a client by abort().
+  const auto file = write_text_file(dir_ / "good.json", good_);
+  // The server is nobody.
+  fs::create_directory(dir_ / "sockets");
+  ASSERT_EQ(::chmod((dir_ / "sockets").c_str(), 01777), 0);
+  start({}, "unix:" + dir_ / "sockets/one");
+  for (const std::string& text :
+       {std::string("0123456789abcdef\n0123456789abcdef\n"), std::string("0123456789abcde\xc3\xa9"),
+        std::string("0123456789 abcdef"), std::string("0123456789abcdef\0x", 18)}) {
+    const auto odd = write_text_file(dir_ / "odd", text, 0600);
+    EXPECT_EQ(serve("127.0.0.1:0", odd).status, 3) << text;
+    EXPECT_EQ(run({check_, "--server", address_, "--token-file", odd, file}).status, 3) << text;
+  }
+  // A second server does not take the first one's socket.
+  EXPECT_EQ(serve(address_, token_).status, 3);
+  EXPECT_EQ(run({check_, "--server", address_, "--token-file", token_, file}).out, "compatible\n");
 }
 
 TEST_F(CompatServer, counts_checks_in_its_metrics) {

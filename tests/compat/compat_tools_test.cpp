@@ -2,6 +2,8 @@
 //
 // compat-gen and compat-check as users run them.
 
+#include <elf.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/support/prelude.hpp"
@@ -129,6 +131,61 @@ TEST_F(CompatTools, name_a_missing_function) {
   ASSERT_EQ(json["reasons"].size(), 1U);
   EXPECT_EQ(json["reasons"][0]["kind"], "symbol_missing");
   EXPECT_EQ(json["reasons"][0]["subject"], "gone");
+}
+
+/// The program has a copy of the library's data, whose name its own symbol table defines.
+TEST_F(CompatTools, name_missing_data_of_which_the_program_has_a_copy) {
+  make_far("int far() { return 1; } int data[4] = {1};");
+  const auto app = build_program(
+      {.output = dir_ / "bin/app",
+       .source = "extern int data[4]; int far(); int main() { return data[1] * far(); }",
+       .flags = {dir_ / "lib/libfar.so.1", "-Wl,-rpath," + dir_ / "lib", "-fno-pic", "-no-pie"}});
+  const auto artifact = generate({app});
+  EXPECT_EQ(go({check_, "-"}, artifact).out, "compatible\n");
+  EXPECT_EQ(go({app}).status, 0);
+  make_far();
+  EXPECT_EQ(go({app}).status, 127) << "ld.so";
+  const auto checked = go({check_, "-"}, artifact);
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_THAT(checked.out, HasSubstr(": data: symbol missing"));
+}
+
+/// ld.so warns of a library that defines no versions, and ends the program where the library has no
+/// DT_VERSYM either.
+TEST_F(CompatTools, library_without_a_version_table_does_not_start) {
+  const auto script = write_text_file(dir_ / "script", "V1 { global: far; local: *; };");
+  build_library({.output = dir_ / "lib/libfar.so.1",
+                 .source = "int far() { return 0; }",
+                 .flags = {"-Wl,-soname,libfar.so.1", "-Wl,--version-script," + script}});
+  const auto app = program();
+  const auto artifact = generate({app});
+  const auto expect = [&](const std::string& source, int run, const std::string& verdict,
+                          std::vector<std::string> flags) {
+    flags.push_back("-Wl,-soname,libfar.so.1");
+    build_library({.output = dir_ / "lib/libfar.so.1", .source = source, .flags = flags});
+    EXPECT_EQ(go({app}).status, run) << verdict;
+    EXPECT_THAT(go({check_, "-"}, artifact).out, ::testing::StartsWith(verdict + "\n"));
+  };
+  expect("int puts(const char*); int far() { puts(\"\"); return 0; }", 0, "degraded", {});
+  expect("int far() { return 0; }", 127, "incompatible", {"-nostdlib"});
+}
+
+TEST_F(CompatTools, refuse_programs_of_another_machine_in_any_root) {
+  auto artifact = Json::parse(generate({program()}));
+  auto fixed = Json::parse(generate({build_program({.output = dir_ / "bin/fixed",
+                                                    .source = "int main() { return 0; }",
+                                                    .flags = {"-static"}})}));
+  for (auto* one : {&artifact, &fixed}) {
+    (*one)["heddle"]["programs"][0]["elf"]["machine"] = EM_AARCH64;
+    for (const auto& root : {std::vector<std::string>{}, {"--rootfs", "/"}}) {
+      std::vector<std::string> argv = {check_, "--json"};
+      argv.insert(argv.end(), root.begin(), root.end());
+      argv.emplace_back("-");
+      const auto checked = go(argv, one->dump());
+      EXPECT_EQ(checked.status, 1) << checked.out << checked.err;
+      EXPECT_THAT(checked.out, HasSubstr("machine_differs"));
+    }
+  }
 }
 
 TEST_F(CompatTools, run_neither_the_program_nor_its_loader) {

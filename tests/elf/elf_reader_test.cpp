@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "resolver/elf/loader_facts.hpp"
@@ -54,7 +55,8 @@ std::optional<std::string> between(const std::string& line, std::string_view bef
 }
 
 /// A line of `readelf --dyn-syms`: number, value, size, type, binding, visibility, index, name.
-void add_symbol(const std::string& line, ElfFacts& facts) {
+/// `copies`: those of which the program has a copy, as readelf spells them.
+void add_symbol(const std::string& line, const std::set<std::string>& copies, ElfFacts& facts) {
   std::istringstream words(line);
   std::string skipped, binding, visibility, index, name;
   for (int i = 0; i < 4; ++i) words >> skipped;
@@ -65,6 +67,7 @@ void add_symbol(const std::string& line, ElfFacts& facts) {
   if (name.empty() ||
       (binding != "GLOBAL" && binding != "WEAK" && binding != "UNIQUE" && binding != "10"))
     return;
+  if (copies.contains(name)) index = "UND";
   const auto at = name.find('@');
   DynamicSymbol symbol{name.substr(0, at), "", binding == "WEAK"};
   if (at != name.npos) symbol.version = name.substr(name.find_first_not_of('@', at));
@@ -93,6 +96,11 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
   std::memcpy(&facts.machine, &header[18], 2);
   std::istringstream text(
       test::run_checked({"readelf", "-W", "-l", "-d", "-V", "-n", "--dyn-syms", file}).out);
+  std::set<std::string> copies;
+  std::istringstream relocations(test::run_checked({"readelf", "-W", "-r", file}).out);
+  for (std::string line; std::getline(relocations, line);)
+    if (const auto name = between(line, "_COPY", " + "); name && facts.elf_class == ELFCLASS64)
+      copies.insert(name->substr(name->rfind(' ') + 1));
   std::string from;
   bool base = false;
   for (std::string line; std::getline(text, line);) {
@@ -130,7 +138,7 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
     else if (name && has("Rev: ") && !base)
       facts.version_definitions.push_back(*name);
     if (auto id = between(line, "Build ID: ", "\n")) facts.build_id = *id;
-    add_symbol(line, facts);
+    add_symbol(line, copies, facts);
   }
   for (auto& symbol : facts.exported_symbols)
     if (symbol.version == symbol.name &&
