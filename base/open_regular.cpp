@@ -35,6 +35,8 @@ Result<Fd> open_regular(const std::string& path) {
 
 Result<Fd> open_regular_in(int root, const std::string& path) {
   const Fd handle = TRY(open_in_root(root, path, O_PATH, 0));
+  struct statfs system {};
+  if (::fstatfs(handle.get(), &system) != 0) return fail_errno(path, "cannot read");
   if (lies_on_made_up_file_system(handle.get()))
     return fail(
         Error::with_code(ENOEXEC, path, "cannot read", "not on a file system that stores files"));

@@ -14,6 +14,7 @@
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/paths.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -31,14 +32,25 @@ std::string from_here(const std::string& path) {
 
 /// Bundles' paths are compared with it: no symbolic links, no trailing slash.
 std::string real_directory(const std::string& path) {
-  return std::filesystem::weakly_canonical(
-             path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path)
-      .string();
+  const auto real = std::filesystem::weakly_canonical(std::filesystem::absolute(path)).string();
+  return real.size() > 1 && real.ends_with('/') ? real.substr(0, real.size() - 1) : real;
 }
 
 /// The error for an invalid path in the container; empty: it is valid.
 std::string bad_container_path(const std::string& path) {
   return path.starts_with('/') ? "" : "'" + path + "' is not an absolute path";
+}
+
+/// The error for a mount point that no container can have; empty: it is valid.
+std::string bad_mount_point(const std::string& path) {
+  if (auto bad = bad_container_path(path); !bad.empty()) return bad;
+  auto plain = path;
+  while (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  if (plain == "/" || std::filesystem::path(plain).lexically_normal().native() != plain)
+    return "'" + path + "' is not a path below / without '.', '..' and '//'";
+  if (plain == "/dev" || is_at_or_below(plain, "/proc") || is_at_or_below(plain, "/sys"))
+    return "'" + path + "' is the runtime's";
+  return {};
 }
 
 class CommandLine {
@@ -77,9 +89,6 @@ class CommandLine {
            "Size in MiB above which the least recently used decisions are removed (256)")
         ->check(number_from(0, 1 << 20))
         ->option_text("MIB");
-    sub->add_option("--log", s.log, "File that gets each line of the hook")
-        ->transform(from_here)
-        ->option_text("FILE");
     sub->add_option("--node", s.node,
                     "Directory of the node's shared mounts, where fs-mount --node runs")
         ->transform(from_here)
@@ -93,6 +102,9 @@ class CommandLine {
   }
   void add_hook_options(CLI::App* sub) {
     add_start_options(sub);
+    sub->add_option("--log", settings_.hook.log, "File that gets each line of the hook")
+        ->transform(from_here)
+        ->option_text("FILE");
     add_choice(
         *sub, "--stage", settings_.hook.stage,
         {{"createRuntime", Stage::create_runtime}, {"createContainer", Stage::create_container}},
@@ -115,7 +127,7 @@ class CommandLine {
         ->transform(from_here)
         ->option_text("DIR");
     sub->add_option("--at", s.mount_point, "The mount point in containers")
-        ->check(bad_container_path)
+        ->check(bad_mount_point)
         ->option_text("PATH");
     sub->add_option("--mpi", s.mpi, "The host's MPI: auto, its prefix, or its library")
         ->transform([](const std::string& mpi) {
@@ -151,8 +163,12 @@ void CommandLine::add_run() {
   auto& c = container_;
   auto* sub = add("run", "Run a command in a container of namespaces, one a node", [this] {
     container_.hook = settings_.hook;
-    if (!container_.command.empty()) return run_in_node_container(std::move(container_));
-    say("run: give a command behind --");
+    const bool is_hidden =
+        !container_.engine.empty() && is_at_or_below(settings_.hook.mount_point, "/dev");
+    if (!container_.command.empty() && !is_hidden)
+      return run_in_node_container(std::move(container_));
+    say(is_hidden ? "run: --engine mounts a /dev of its own: give --at a directory of the image"
+                  : "run: give a command behind --");
     return Result<int>(int{exit_usage});
   });
   sub->add_option("--rootfs", c.rootfs, "The image: an unpacked root file system")
@@ -169,7 +185,8 @@ void CommandLine::add_run() {
          "A file or directory of the host, and its place in the container (repeatable)")
       ->allow_extra_args(false)
       ->check([](const std::string& volume) {
-        return bad_container_path(volume) + bad_container_path(volume.substr(volume.find(':') + 1));
+        const auto bad = bad_container_path(volume);
+        return bad.empty() ? bad_container_path(volume.substr(volume.find(':') + 1)) : bad;
       })
       ->option_text("HOST[:PLACE]");
   sub->add_option("--env", c.variables, "A variable that the command gets (repeatable)")
@@ -207,7 +224,10 @@ CommandLine::CommandLine(std::string_view command, std::vector<std::string> word
                     "Install the hook for podman (as a CDI device), or print it for runc, crun",
                     install_hook);
   sub->add_option("--runtime", settings_.runtime, "The runtime that calls the hook")
-      ->check(CLI::IsMember({"podman", "runc", "crun"}))
+      ->check([](const std::string& name) -> std::string {
+        if (name == "podman" || name == "runc" || name == "crun") return {};
+        return "'" + name + "' is not one of podman|runc|crun";
+      })
       ->option_text("podman|runc|crun");
   sub->add_option("--dir", settings_.directory, "podman's directory of hooks (podman --hooks-dir)")
       ->option_text("DIR");
@@ -232,6 +252,7 @@ CommandLine::CommandLine(std::string_view command, std::vector<std::string> word
   sub->add_option("--rootfs", image_.rootfs, "Inspect a program of this root file system")
       ->option_text("DIR");
   sub->add_option("--program", image_.program, "The program, as the container names it")
+      ->check(bad_container_path)
       ->option_text("PATH");
   sub->add_option_function<unsigned>(
          "--timeout", [this](unsigned seconds) { image_.limit = std::chrono::seconds(seconds); },

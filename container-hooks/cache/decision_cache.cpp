@@ -319,15 +319,19 @@ Result<Decided> decide_image(const std::string& directory, const CacheLimits& li
     return cache.decide(question);
   };
   auto decided = decide_in(directory);
-  const int code = decided ? 0 : decided.error().code();
-  if (code != ENOSPC && code != EDQUOT && code != EROFS && code != EACCES && code != EPERM)
-    return decided;
-  for (const char* parent : {"/run", "/dev/shm", "/tmp"}) {
-    remove_old_scratch(parent);
+  const auto lacks_cache = [](const Result<Decided>& result) {
+    constexpr int kCodes[] = {ENOSPC, EDQUOT, EROFS, EACCES, EPERM};
+    return !result && std::ranges::count(kCodes, result.error().code()) != 0;
+  };
+  if (!lacks_cache(decided)) return decided;
+  constexpr const char* kParents[] = {"/run", "/dev/shm", "/tmp"};
+  for (const char* parent : kParents) remove_old_scratch(parent);
+  for (const char* parent : kParents) {
     auto scratch = TempDir::create(kScratch, parent);
     if (!scratch) continue;
     auto again = decide_in(scratch->path());
-    if (!again) continue;
+    if (lacks_cache(again)) continue;
+    if (!again) return again;
     again->decision.warnings.push_back(decided.error().message() +
                                        ": decided without the cache, as at each start");
     again->scratch = scratch->release();

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "base/open_regular.hpp"
 #include "base/paths.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
@@ -99,8 +100,10 @@ Result<ContainerConfig> parse_config(const std::string& text, const std::string&
 }
 
 Result<ContainerConfig> read_config(const std::string& bundle) {
-  note_step("reading", bundle + "/config.json");
-  const auto text = TRY(read_file(bundle + "/config.json", kConfigLimit));
+  const auto path = bundle + "/config.json";
+  note_step("reading", path);
+  const Fd file = TRY(open_regular(path));
+  const auto text = TRY(read_all(file.get(), path, kConfigLimit));
   auto config = TRY(parse_config(text, bundle));
   config.rootfs = TRY(real_root(config.rootfs));
   return config;

@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/output_file.hpp"
 #include "base/paths.hpp"
 #include "base/trusted_path.hpp"
@@ -74,8 +76,10 @@ Json cdi_spec(const std::string& program, const HookSettings& settings) {
        Json::array({{{"name", "host"}, {"containerEdits", {{"hooks", Json::array({hook})}}}}})}};
 }
 
-Result<Json> with_hook(Json config, const std::string& program, const HookSettings& settings) {
-  const auto bad = [](const char* why) { return fail("config.json", "cannot edit", why); };
+/// `path`: of the config.json, for messages.
+Result<Json> with_hook(Json config, const std::string& path, const std::string& program,
+                       const HookSettings& settings) {
+  const auto bad = [&](const char* why) { return fail(path, "cannot edit", why); };
   if (!config.is_object()) return bad("it is not a JSON object");
   Json& hooks = config["hooks"];
   if (hooks.is_null()) hooks = Json::object();
@@ -92,6 +96,18 @@ Result<Json> with_hook(Json config, const std::string& program, const HookSettin
   if (!list.is_array()) return bad("its hooks are not a list");
   list.push_back(hook_entry(program, settings));
   return config;
+}
+
+/// What each start would refuse is refused at the installation.
+Result<HookSettings> usable(HookSettings hook) {
+  if (hook.cache.empty())
+    return fail("HOME", "is not set", "it names the directory of decisions", "give --cache");
+  TRY(check_trusted_directory(hook.cache));
+  std::error_code error;
+  if (std::filesystem::exists(hook.cache, error) &&
+      !std::filesystem::is_directory(hook.cache, error))
+    return fail_errno(hook.cache, "cannot use as cache", ENOTDIR);
+  return hook;
 }
 
 Result<void> print(const std::string& text) { return write_all(STDOUT_FILENO, text, "stdout"); }
@@ -140,10 +156,10 @@ Result<SwapRequest> annotated(SwapRequest request,
   return request;
 }
 
-bool asks_by_annotation(const std::map<std::string, std::string>& annotations) {
-  return std::any_of(annotations.begin(), annotations.end(), [](const auto& entry) {
+bool asks_by_annotation(const std::map<std::string, std::string>& annotations, bool swaps) {
+  return std::any_of(annotations.begin(), annotations.end(), [&](const auto& entry) {
     return entry.first.starts_with("heddle.") &&
-           !(entry.first == "heddle.mpi" && entry.second == "off");
+           (swaps || entry.first != "heddle.mpi" || entry.second != "off");
   });
 }
 
@@ -160,7 +176,8 @@ std::string default_log() {
 Result<void> install_hook(const InstallSettings& settings) {
   const auto program = TRY(trusted_hook());
   if (settings.runtime != "podman") {
-    const auto config = TRY(with_hook(Json::object(), program, for_plain_runtime(settings)));
+    const auto hook = TRY(usable(for_plain_runtime(settings)));
+    const auto config = TRY(with_hook(Json::object(), "config.json", program, hook));
     say("note: " + settings.runtime +
         " has no hooks directory: add this to config.json, or run fs-hook bundle DIR");
     return print(to_text(config, 2) + "\n");
@@ -181,26 +198,40 @@ Result<void> install_hook(const InstallSettings& settings) {
   std::error_code error;  // the next call there reports it
   std::filesystem::create_directories(directory, error);
   TRY(check_trusted_directory(directory));
-  HookSettings hook = for_hooks ? settings.hook : requested(settings.hook);
+  HookSettings hook = TRY(usable(for_hooks ? settings.hook : requested(settings.hook)));
   hook.hook_file = directory + (for_hooks ? "/50-heddle-mpi.json" : "/heddle.json");
   const auto json = for_hooks ? podman_hook(program, hook) : cdi_spec(program, hook);
   TRY(write_output(hook.hook_file, to_text(json, 2) + "\n"));
   if (hook.log.starts_with('/')) std::filesystem::create_directories(directory_of(hook.log), error);
+  if (for_hooks && directory != "/usr/share/containers/oci/hooks.d")
+    say("note: podman reads it only with --hooks-dir " + escape_for_terminal(directory) +
+        ", or hooks_dir in containers.conf");
   return print(hook.hook_file + "\n");
 }
 
 Result<void> print_cdi(const InstallSettings& settings) {
   const auto program = TRY(trusted_hook());
-  return print(to_text(cdi_spec(program, requested(settings.hook)), 2) + "\n");
+  const auto hook = TRY(usable(requested(settings.hook)));
+  return print(to_text(cdi_spec(program, hook), 2) + "\n");
 }
 
 Result<void> edit_bundle(const InstallSettings& settings) {
   const auto program = TRY(trusted_hook());
   const auto path = settings.directory + "/config.json";
-  const auto text = TRY(read_file(path, kConfigLimit));
+  const Fd old = TRY(open_regular(path));
+  struct stat status {};
+  if (::fstat(old.get(), &status) != 0) return fail_errno(path, "cannot inspect it");
+  const auto text = TRY(read_all(old.get(), path, kConfigLimit));
   auto config = TRY(parse_json(text, path));
-  config = TRY(with_hook(std::move(config), program, for_plain_runtime(settings)));
-  return write_output(path, to_text(config, 2) + "\n");
+  const auto hook = TRY(usable(for_plain_runtime(settings)));
+  config = TRY(with_hook(std::move(config), path, program, hook));
+  // process.env may hold secrets: the new file has the old one's owner and mode from its start.
+  auto file = TRY(AtomicFile::create(path));
+  if (::fchmod(file.fd(), 0600) != 0 || ::fchown(file.fd(), status.st_uid, status.st_gid) != 0 ||
+      ::fchmod(file.fd(), status.st_mode & 0777) != 0)
+    return fail_errno(path, "cannot keep its owner and mode");
+  TRY(file.write(to_text(config, 2) + "\n"));
+  return file.commit();
 }
 
 }  // namespace heddle::hook

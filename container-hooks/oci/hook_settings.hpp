@@ -46,8 +46,9 @@ struct HookSettings {
 Result<SwapRequest> annotated(SwapRequest request,
                               const std::map<std::string, std::string>& annotations);
 
-/// Whether there is an annotation of heddle other than "off".
-bool asks_by_annotation(const std::map<std::string, std::string>& annotations);
+/// Whether there is an annotation of heddle's that would change the request. `swaps`: without
+/// annotations the container is swapped, so "off" would.
+bool asks_by_annotation(const std::map<std::string, std::string>& annotations, bool swaps);
 
 /// The hook: a container's state on stdin. Result: the exit status for the runtime. Without a valid
 /// request it ends at once and writes only to its log. A failure is one line on stderr and in the

@@ -90,7 +90,7 @@ class HookedStart {
     if (annotations_count())
       request_ = annotated(settings.request, state_->annotations);
     else
-      ignored_ = asks_by_annotation(state_->annotations);
+      ignored_ = asks_by_annotation(state_->annotations, settings.request.host_mpi);
   }
 
   int run() {
@@ -201,7 +201,7 @@ class HookedStart {
   HookLog log_;
   Result<ContainerState> state_ = ContainerState();
   Result<SwapRequest> request_ = SwapRequest();
-  bool ignored_ = false;  ///< annotations request a swap and do not count
+  bool ignored_ = false;  ///< annotations ask for something else and do not count
 };
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "base/mounts.hpp"
 #include "base/open_regular.hpp"
 #include "base/paths.hpp"
+#include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -69,8 +70,8 @@ std::set<dev_t> heddle_devices(const std::string& mountinfo) {
 }
 
 /// Prints the finding; `about` leads the JSON form. Exit status: 0 swapped, 1 not.
-int print_finding(const Finding& finding, const std::vector<MappedLibrary>& libraries,
-                  const Decision& decision, Json about, bool json) {
+Result<int> print_finding(const Finding& finding, const std::vector<MappedLibrary>& libraries,
+                          const Decision& decision, Json about, bool json) {
   if (json) {
     about["swapped"] = finding.swapped;
     about["mpi"] = to_json_text(host_mpi(decision));
@@ -87,7 +88,8 @@ int print_finding(const Finding& finding, const std::vector<MappedLibrary>& libr
     for (const auto& line : finding.lines) std::puts(escape_for_terminal(line).c_str());
     std::puts(finding.swapped ? ("swapped: " + host_mpi(decision)).c_str() : "NOT swapped");
   }
-  return finding.swapped ? exit_done : exit_no;
+  TRY(flush_stdout());
+  return int{finding.swapped ? exit_done : exit_no};
 }
 
 Result<ContainerConfig> config_of(const ImageToVerify& image) {
@@ -112,6 +114,16 @@ Result<std::string> wanted_program(const ImageToVerify& image, const ContainerCo
   if (std::find(args.begin(), args.end(), "--allow-annotations") != args.end())
     request = TRY(annotated(request, config.annotations));
   return request.program;
+}
+
+/// What the hook in the bundle's config.json has, where the command line leaves the default.
+void take_hooks_own(HookSettings& settings, const std::vector<std::string>& args) {
+  const HookSettings defaults;
+  for (std::size_t i = 0; i + 1 < args.size(); ++i) {
+    if (args[i] == "--mpi" && settings.mpi == defaults.mpi) settings.mpi = args[i + 1];
+    if (args[i] == "--at" && settings.mount_point == defaults.mount_point)
+      settings.mount_point = args[i + 1];
+  }
 }
 
 constexpr int kDepth = 4;  // share/openmpi/...
@@ -332,7 +344,7 @@ Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
     }
     out.lines.push_back(std::move(line));
   }
-  if (!any_mpi) out.lines.emplace_back("it has loaded no MPI library");
+  if (!any_mpi) out.lines.emplace_back("no MPI library is among them");
   out.swapped = any_mpi && all_right;
   return out;
 }
@@ -350,8 +362,12 @@ Result<int> verify_process(pid_t pid, bool json) {
   if (!mount_point.empty()) {
     const auto name = proc + "/root" + mount_point + "/.heddle/container.json";
     const Fd root = TRY(open_file(proc + "/root", O_PATH | O_DIRECTORY));
-    const Fd file = TRY(open_regular_in(root.get(), mount_point + "/.heddle/container.json"));
-    const auto text = TRY(read_all(file.get(), name, 16U << 20));
+    const auto file = open_regular_in(root.get(), mount_point + "/.heddle/container.json");
+    if (!file && file.error().code() == ENOTCONN)
+      return fail_errno(mount_point, "its fs-mount has died", ENOTCONN,
+                        "start the container again");
+    if (!file) return fail(file.error());
+    const auto text = TRY(read_all(file->get(), name, 16U << 20));
     decision = TRY(parse_decision(text, name));
   }
   auto finding = compare_with_decision(libraries, decision);
@@ -389,6 +405,7 @@ Result<int> verify_image(ImageToVerify image, bool json) {
   TRY(trusted_hook());
   const auto config = TRY(config_of(image));
   const auto wanted = TRY(wanted_program(image, config));
+  take_hooks_own(image.hook, config.hook_args);
   image.hook.node.clear();
   image.hook.log.clear();
   std::optional<Child> server;  // ends after the sandbox, with its mount

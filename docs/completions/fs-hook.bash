@@ -12,11 +12,11 @@ _fs_hook() {
     --policy) values='enforce warn' ;;
   esac
   case ${COMP_WORDS[1]} in
-    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage' ;;
-    cdi) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage' ;;
-    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --always --allow-annotations --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage' ;;
-    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --log --node --timeout --cache --at --mpi --stage --always --allow-annotations --hook-file' ;;
-    run) ((COMP_CWORD < 2)) || words='-h --help --rootfs --volume --env --chdir --engine --program --policy --cache-limit --log --node --timeout --cache --at --mpi' ;;
+    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --node --timeout --cache --at --mpi --log --stage' ;;
+    cdi) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --node --timeout --cache --at --mpi --log --stage' ;;
+    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --always --allow-annotations --program --policy --cache-limit --node --timeout --cache --at --mpi --log --stage' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --cache-limit --node --timeout --cache --at --mpi --log --stage --always --allow-annotations --hook-file' ;;
+    run) ((COMP_CWORD < 2)) || words='-h --help --rootfs --volume --env --chdir --engine --program --policy --cache-limit --node --timeout --cache --at --mpi' ;;
     verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci run verify'

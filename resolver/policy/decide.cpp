@@ -31,8 +31,8 @@ std::string describe(const MpiIdentity& identity, const std::string& path) {
   return describe(identity) + " (" + path + ", " + identity.abi + ")";
 }
 
-/// Open MPI's MPI_COMM_WORLD and the like: data that a program has a copy of (R_X86_64_COPY), and
-/// so seems to define. Without the library's, ld.so ends the program at the start.
+/// Open MPI's MPI_COMM_WORLD and the like: data that a program may have a copy of. Without the
+/// library's, ld.so ends the program at the start.
 bool is_handle(const std::string& name) { return name.starts_with("ompi_mpi_"); }
 
 /// One run of decide().
@@ -163,16 +163,17 @@ class Decider {
   }
 
   Result<void> choose_mpi() {
-    if (options_.installs.empty() && options_.roots.empty()) {
-      if (!options_.mpi_wanted) return end(Outcome::nothing, "no library of the host is requested");
-      return refuse("the host has no MPI for the container",
-                    "fs-resolve mpi shows what is found; --mpi PREFIX adds one");
-    }
+    const bool has_none = options_.installs.empty() && options_.roots.empty();
+    if (has_none && !options_.mpi_wanted)
+      return end(Outcome::nothing, "no library of the host is requested");
     const auto& program = inside_.programs()[0].path;
     if (stack_.empty())  // the image has only copies
       for (auto& part : stack_.parts) part.is_own = true;
     if (stack_.empty() && options_.roots.empty())
       return end(Outcome::nothing, program + " needs no MPI library, and the image has none");
+    if (has_none)
+      return refuse("the host has no MPI for the container",
+                    "fs-resolve mpi shows what is found; --mpi PREFIX adds one");
     if (stack_.empty() || options_.installs.empty()) return {};
     match_mpi();
     if (library_)
@@ -243,18 +244,13 @@ class Decider {
             (is_mpi_symbol(symbol.name) || is_handle(symbol.name) ||
              container_has.contains(symbol.name)))
           out.emplace_back(object->path, symbol.name);
-      for (const auto& symbol : facts->exported_symbols)
-        if (is_handle(symbol.name) && !host_has.contains(symbol.name))
-          out.emplace_back(object->path, symbol.name);
     }
     if (out.empty()) return out;
     // Not mpi_* of the program's own libraries, nor libc's memcpy, which some MPI exports too.
     for (const auto* object : inside_.objects()) {
       if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
       const auto& exported = inside_.symbols().exports(object->path);
-      std::erase_if(out, [&](const auto& one) {
-        return exported.contains(one.second) && !is_handle(one.second);
-      });
+      std::erase_if(out, [&](const auto& one) { return exported.contains(one.second); });
     }
     return out;
   }

@@ -152,7 +152,7 @@ Result<std::string> clean_mount_point(std::string path) {
   if (path.starts_with('/') && path != "/" && path.find('\0') == path.npos &&
       std::filesystem::path(path).lexically_normal().native() == path)
     return path;
-  return fail(path, "cannot be mounted at", "give an absolute path without '.' and '..'");
+  return fail(path, "cannot be mounted at", "give a path below / without '.', '..' and '//'");
 }
 
 }  // namespace

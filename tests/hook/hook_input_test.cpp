@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/trusted_path.hpp"
 #include "container-hooks/cache/decision.hpp"
 #include "tests/support/prelude.hpp"
 
@@ -107,6 +108,12 @@ TEST_F(HookInput, annotations_count_only_below_allowed_directories) {
     EXPECT_THAT(ran.err, HasSubstr("warning: annotations (heddle.*) are ignored"));
     EXPECT_FALSE(fs::exists(dir_ / "cache"));
   }
+  // Also where they would turn off what the hook's own arguments ask for.
+  auto off = state();
+  off["annotations"] = {{"heddle.mpi", "off"}};
+  const auto always = run({hook_, "oci", "--always", "--cache", dir_ / "cache"},
+                          {.input = off.dump(), .deadline = 10s});
+  EXPECT_THAT(always.err, HasSubstr("warning: annotations (heddle.*) are ignored"));
   // The bundle's parent, also by a link and with a slash.
   fs::create_directory_symlink(fs::path(dir_.path()).parent_path(), dir_ / "link");
   for (const auto& parent : {dir_ / "..", dir_ / "../", dir_ / "link"}) {
@@ -238,6 +245,48 @@ TEST_F(HookInput, bundle_command_adds_the_hook_once) {
                             {"--program", "x", dir_.path()},
                             {"--at", "heddle", dir_.path()}})
     EXPECT_EQ(edit(Strings{"bundle"} + wrong).status, 2);
+}
+
+/// process.env may hold secrets.
+TEST_F(HookInput, bundle_command_keeps_the_owner_and_mode_of_config_json) {
+  const auto path = dir_ / "config.json";
+  write_text_file(path, "{}");
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  if (::geteuid() == 0) ASSERT_EQ(::chown(path.c_str(), 1500, 1501), 0);
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  const auto ran = edit({"bundle", "--cache", dir_ / "c", dir_.path()});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  ASSERT_EQ(::stat(path.c_str(), &after), 0);
+  EXPECT_NE(before.st_ino, after.st_ino);
+  EXPECT_EQ(before.st_mode, after.st_mode);
+  EXPECT_EQ(before.st_uid, after.st_uid);
+  EXPECT_EQ(before.st_gid, after.st_gid);
+  fs::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(run({hook_, "bundle", dir_.path()}, {.deadline = 10s}).status, 3);
+  EXPECT_EQ(run({hook_, "verify", "--bundle", dir_.path()}, {.deadline = 10s}).status, 3);
+}
+
+/// Each start would fail.
+TEST_F(HookInput, unusable_settings_are_refused_when_a_hook_is_written) {
+  write_text_file(dir_ / "config.json", "{}");
+  write_text_file(dir_ / "file", "");
+  fs::create_directories(dir_ / "open");
+  ASSERT_EQ(::chmod((dir_ / "open").c_str(), 0777), 0);
+  for (const auto& command : {Strings{"bundle", dir_.path()},
+                              {"cdi"},
+                              {"install", "--always", "--dir", dir_ / "hooks"}}) {
+    for (const auto& cache : {dir_ / "file", dir_ / "open", std::string()})
+      EXPECT_EQ(edit(command + Strings{"--cache", cache}).status, 3) << command[0] << cache;
+    for (const char* at : {"/", "//", "/dev", "/dev/", "/proc/x", "/sys", "/a/../b", "/a//b", "a"})
+      EXPECT_EQ(edit(command + Strings{"--at", at}).status, 2) << command[0] << at;
+    const auto without_home =
+        run(Strings{"env", "-u", "HOME", "-u", "XDG_CACHE_HOME", hook_} + command);
+    EXPECT_EQ(without_home.status, is_systems_root() ? 0 : 3) << without_home.err;
+  }
+  EXPECT_EQ(edit({"run", "--rootfs", "/", "--engine=env", "--engine=--", "--", "true"}).status, 2);
 }
 
 /// The runtime starts the hook in another working directory.

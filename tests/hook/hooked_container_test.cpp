@@ -131,6 +131,10 @@ TEST_P(HookedImage, full_or_read_only_cache_is_not_needed) {
       EXPECT_GE(world_->questions(), i);
     }
     EXPECT_THAT(world_->log_text(), HasSubstr("decided without the cache"));
+    // Another failure is not taken for the cache's.
+    world_->answer_text("", 3, "fs-resolve: the reason");
+    (void)start(world_->config({"/bin/app"}), {"unshare", "-m", "sh", "-c", script, "sh"});
+    EXPECT_THAT(world_->log_text(), HasSubstr("the reason"));
     EXPECT_EQ(
         run({"sh", "-c", "ls -d /run/heddle-hook* /dev/shm/heddle-hook* /tmp/heddle-hook*"}).out,
         "");

@@ -79,6 +79,13 @@ TEST_P(VerifyImage, verify_lists_the_libraries_of_a_bundles_program) {
   EXPECT_EQ(json.at("swapped"), true);
   EXPECT_EQ(json.at("program"), "/bin/app");
   EXPECT_EQ(world_->image_state(), before);
+  // What the command line does not say is taken from the bundle's hook.
+  auto own = world_->config({"/bin/app"});
+  own["hooks"]["createRuntime"] = {
+      {{"path", world_->hook()}, {"args", {"fs-hook", "oci", "--mpi", "/its/mpi"}}}};
+  (void)verify_bundle(own);
+  EXPECT_THAT(value_or_throw(read_file(world_->path("stage/bin/questions"))),
+              HasSubstr("--mpi /its/mpi"));
   expect_nothing_left();
 }
 
