@@ -267,7 +267,7 @@ TEST_F(CompatServer, address_token_or_socket_that_cannot_be_used_is_refused) {
   EXPECT_EQ(serve("unix:/" + std::string(120, 'a'), token_).status, 2);
   // What gRPC cannot send ends a client by abort().
   const auto file = write_text_file(dir_ / "good.json", good_);
-  // The server is nobody.
+  // Started by root, the server runs as the user nobody.
   fs::create_directory(dir_ / "sockets");
   ASSERT_EQ(::chmod((dir_ / "sockets").c_str(), 01777), 0);
   start({}, "unix:" + dir_ / "sockets/one");
