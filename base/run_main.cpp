@@ -2,7 +2,9 @@
 #include "base/run_main.hpp"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,9 +27,28 @@ int run_guarded(const std::function<int()>& body) {
   return exit_failure;
 }
 
+namespace {
+
+/// Under a `ulimit -v`, the stacks of threads (8 MB each) and malloc's arenas (64 MB each) would
+/// take nearly all of it.
+void fit_in_address_space() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  constexpr std::size_t kStack = std::size_t{512} << 10;
+  (void)::mallopt(M_ARENA_MAX, 1);
+  pthread_attr_t attributes;
+  if (::pthread_attr_init(&attributes) != 0) return;
+  if (::pthread_attr_setstacksize(&attributes, kStack) == 0)
+    (void)::pthread_setattr_default_np(&attributes);
+  (void)::pthread_attr_destroy(&attributes);
+}
+
+}  // namespace
+
 int run_main(const char* program, const std::function<int()>& body) {
   set_program_name(program);
   reserve_standard_fds();
+  fit_in_address_space();
   return run_guarded(body);
 }
 

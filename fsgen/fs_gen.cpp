@@ -295,6 +295,8 @@ Result<PreparedMap> prepare_if_memory_suffices(const GenOptions& options,
   return prepare_map(options, app_path, work.path() + "/map", cache);
 } catch (const std::bad_alloc&) {
   return fail_errno(options.command[0], "cannot resolve", ENOMEM);
+} catch (const Error& error) {  // as of a process that checks files and had no memory
+  return fail(Error(error));
 }
 
 AppEnd run(const GenOptions& options, OutputFile* json) {
@@ -335,6 +337,12 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     if (!can_do_without(options)) throw Error(done.error());
     const Error why = done.error();
     warn(Error("", why.message(), "continuing without heddle", why.hint()));
+    if (why.code() == ENOMEM) {  // a process of ours beside it may have no room
+      if (json) warn("--json does nothing");
+      work = fail(Error(why));  // its directory is removed
+      leave_standing_mount();
+      return become_app(options, *app_path);
+    }
     done = value_or_throw(run_plain(options, *app_path, why.message()));
   }
   if (done->exec_error != 0) return {report_exec_failure(options.command[0], done->exec_error)};

@@ -46,15 +46,15 @@ class Python : public FsGenFixture {
     for (const char* directory : {"slow", "work", "home"}) fs::create_directory(dir_ / directory);
   }
   /// From here on $DIR/slow is a slow file system.
-  SlowMount& slow_down() {
-    return slow_.emplace(dir_ / "slow", dir_ / "slow", dir_ / "counts", SlowOptions{50});
+  SlowMount& slow_down(unsigned delay_us = 50) {
+    return slow_.emplace(dir_ / "slow", dir_ / "slow", dir_ / "counts", SlowOptions{delay_us});
   }
   std::string slow(const std::string& name) const { return dir_ / ("slow/" + name); }
   /// Runs `app` natively, and below fs-gen when its files are on a slow file system.
-  RunResult same_when_slow(const Words& app) {
+  RunResult same_when_slow(const Words& app, unsigned delay_us = 50) {
     const auto bare = run(app, options_);
     EXPECT_EQ(bare.status, 0) << bare.err;
-    slow_down();
+    slow_down(delay_us);
     auto ours = run_guided(app);
     EXPECT_EQ(ours.out, bare.out) << ours.err;
     EXPECT_EQ(ours.err, bare.err);
@@ -95,7 +95,7 @@ class Python : public FsGenFixture {
 TEST_F(Python, packages_on_300_entries_are_the_same_and_asked_for_once) {
   options_.env.push_back("PYTHONPATH=" + make_packages(300));
   grow_old();
-  same_when_slow({kPython, dir_ / "work/run.py"});
+  same_when_slow({kPython, dir_ / "work/run.py"}, 500);
   EXPECT_THAT(trees(), ::testing::ElementsAre(dir_ / "slow"));
   EXPECT_GE(report()["tree_files_read"].get<unsigned>(), 600U);
   EXPECT_EQ(report()["writes_refused"], 0U);
