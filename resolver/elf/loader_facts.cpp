@@ -254,18 +254,18 @@ class Reader {
 
   /// None where the relocations are not in the file: those of debug information.
   void read_copies(SymbolTable& out) const {
-    const auto kind = facts_.machine == EM_X86_64    ? std::optional(R_X86_64_COPY)
-                      : facts_.machine == EM_AARCH64 ? std::optional(R_AARCH64_COPY)
-                                                     : std::nullopt;
+    const unsigned kind = facts_.machine == EM_X86_64    ? R_X86_64_COPY
+                          : facts_.machine == EM_AARCH64 ? R_AARCH64_COPY
+                                                         : 0;
     const auto address = value_of(DT_RELA);
     const auto size = value_of(DT_RELASZ).value_or(0);
-    const auto where = address && kind && elf_.is_64() ? elf_.place(*address) : std::nullopt;
+    const auto where = address && kind != 0 && elf_.is_64() ? elf_.place(*address) : std::nullopt;
     if (!where || size > where->left) return;
     std::vector<Elf64_Rela> all(size / sizeof(Elf64_Rela));
     if (!elf_.file().read(where->offset, all.data(), all.size() * sizeof(Elf64_Rela))) return;
     for (const auto& one : all) {
       const auto info = elf_.number(one.r_info);
-      if (ELF64_R_TYPE(info) == static_cast<unsigned>(*kind)) out.copied.insert(ELF64_R_SYM(info));
+      if (ELF64_R_TYPE(info) == kind) out.copied.insert(ELF64_R_SYM(info));
     }
   }
 
