@@ -335,7 +335,7 @@ class Bench {
       results_.add({"python.second.origin_requests", later.origin_second, "", 0});
       results_.add({"python.second.daemon_requests_for_names", later.names_second, "", 0});
       results_.add({"python.second.daemon_requests_for_attributes", later.attributes_second, ""});
-      results_.add({"python.second.daemon_ioctls", later.ioctls_second, ""});
+      results_.add({"python.second.daemon_ioctls", later.ioctls_second, "", 0});
       results_.add({"python.at_once_64.origin_requests", later.origin_64, "", 0});
       results_.add({"python.at_once_64.daemon_requests_for_names", later.names_64, "", 0});
       results_.add({"python.at_once_64.daemon_requests_for_attributes", later.attributes_64, ""});

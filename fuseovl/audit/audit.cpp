@@ -13,6 +13,7 @@
 #include <linux/limits.h>
 
 #include "fuseovl/audit/index_view.hpp"
+#include "fuseovl/audit/isatty.hpp"
 #include "fuseovl/audit/kernel.hpp"
 #include "fuseovl/audit/process.hpp"
 #include "resolver/map/counters_format.hpp"
@@ -197,6 +198,8 @@ constinit TlsGuard guard;
 constinit LearnLog learn;
 constinit OriginalNames names;
 constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own link map
+constinit const link_map* libpython = nullptr;     ///< of the program's start
+constinit bool libpython_is_next = false;          ///< ld.so searches for it
 constinit bool started = false;                    ///< code of libraries may have run
 constinit bool searching = false;                  ///< ld.so tries paths for a name
 constinit bool other_path = false;  ///< known, but under another LD_LIBRARY_PATH or hwcaps tunable
@@ -317,6 +320,7 @@ HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie
   if (is_program) main_cookie = cookie;
   // The program's and ld.so's blocks are counted by glibc (rtld.c, init_tls); the vDSO has none.
   if (is_library) act_on(guard.take(*map));
+  if (is_library && libpython_is_next) libpython = map;
   return 0;
 }
 
@@ -340,6 +344,7 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
     return const_cast<char*>(target ? target : name);
   }
   searching = false;
+  libpython_is_next = behind(name, "libpython") != nullptr;
   // dl-object.c: a cookie that la_objopen did not change is the link map.
   const auto& requester = *reinterpret_cast<const link_map*>(*cookie);
   if (!target) target = find_by_path(index, name, requester, names.has(requester));
@@ -360,8 +365,10 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
   return const_cast<char*>(target ? target : name);
 }
 
-HEDDLE_EXPORT void la_preinit(uintptr_t*) {
+HEDDLE_EXPORT void la_preinit(uintptr_t* cookie) {
   mark_started();  // where ld.so was the command the program has a name, so main_cookie is not set
+  const auto& program = *reinterpret_cast<const link_map*>(*cookie);
+  answer_isatty(start, program, libpython ? *libpython : program);
   if (!counters || own_pid() != __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED)) return;
   // Before ready_ns: a program executed by this one finds that set.
   if (__atomic_load_n(&counters->ready_ns, __ATOMIC_RELAXED) == 0)

@@ -45,6 +45,13 @@ void enter_rank(const StartBlock& start);
 /// Takes this library out of the LD_AUDIT that the program's children get.
 void hide_from_children(StartBlock& start);
 
+/// The program headers of a mapped library; none where they are not mapped.
+struct Segments {
+  const ElfW(Phdr) * first = nullptr;
+  unsigned long count = 0;
+};
+Segments segments_of(const link_map& map, unsigned long page_size);
+
 /// PT_TLS of a mapped object; size 0: none, or its headers are not mapped.
 struct TlsSegment {
   unsigned long size = 0;

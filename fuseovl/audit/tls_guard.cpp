@@ -88,7 +88,7 @@ bool any_reaches_others(const link_map* map) {
 
 }  // namespace
 
-TlsSegment tls_of(const link_map& map, unsigned long page_size) {
+Segments segments_of(const link_map& map, unsigned long page_size) {
   const unsigned long base = map.l_addr;
   if (!base || base % page_size != 0 || !map.l_ld) return {};
   // link_map has no program headers. A library linked at address 0 has them in the page at l_addr,
@@ -105,9 +105,14 @@ TlsSegment tls_of(const link_map& map, unsigned long page_size) {
   if (first < base || end < first) return {};
   for (unsigned long page = (first & -page_size); page < end; page += page_size)
     if (page != base && !is_mapped(page)) return {};
-  const auto* segments = reinterpret_cast<const ElfW(Phdr)*>(first);
-  for (unsigned i = 0; i < header->e_phnum; ++i)
-    if (segments[i].p_type == PT_TLS) return {segments[i].p_memsz, segments[i].p_align};
+  return {reinterpret_cast<const ElfW(Phdr)*>(first), header->e_phnum};
+}
+
+TlsSegment tls_of(const link_map& map, unsigned long page_size) {
+  const Segments segments = segments_of(map, page_size);
+  for (unsigned long i = 0; i < segments.count; ++i)
+    if (segments.first[i].p_type == PT_TLS)
+      return {segments.first[i].p_memsz, segments.first[i].p_align};
   return {};
 }
 
