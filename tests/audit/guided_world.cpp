@@ -97,10 +97,14 @@ void GuidedWorld::publish() {
     program.static_tls_bytes = static_tls;
     const fs::path root = added_.size() > 1 ? flat() + "/" + view.name : flat();
     fs::create_directories(root);
+    // No links to the originals: libc's ctime would change, and what other tests cached with it.
+    std::map<ObjectId, fs::path> copies;
     for (const auto& [name, object] : view.names) {
-      std::error_code other_device;
-      fs::create_hard_link(content.objects[object].path, root / name, other_device);
-      if (other_device) fs::copy_file(content.objects[object].path, root / name);
+      const auto [first, is_new] = copies.try_emplace(object, root / name);
+      if (is_new)
+        fs::copy_file(content.objects[object].path, root / name);
+      else
+        fs::create_hard_link(first->second, root / name);
     }
     content.views.push_back(std::move(view));
     content.programs.push_back(std::move(program));

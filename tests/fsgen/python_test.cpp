@@ -106,7 +106,7 @@ TEST_F(Python, packages_on_300_entries_are_the_same_and_asked_for_once) {
   slow_->reset();
   const auto again = run_guided({kPython, dir_ / "work/run.py"});
   EXPECT_EQ(again.status, 0) << again.err;
-  EXPECT_TRUE(report()["cached"].get<bool>());
+  EXPECT_TRUE(report()["cached"].get<bool>()) << report();
   const auto counts = slow_->counts();
   const auto [most, path] = SlowCounts::most(counts.files);
   EXPECT_LE(most, 7U) << path << ": " << nlohmann::json(counts.files.at(path));
@@ -393,7 +393,7 @@ TEST_F(Python, start_whose_names_the_kernel_knows_asks_no_more_than_without_hedd
   EXPECT_FALSE(report()["cached"].get<bool>());
   boot();
   ours();
-  EXPECT_TRUE(report()["cached"].get<bool>());
+  EXPECT_TRUE(report()["cached"].get<bool>()) << report();
   EXPECT_THAT(trees(), ::testing::ElementsAre(dir_ / "slow"));
   const auto opcodes = slow_->counts().opcodes;
   EXPECT_FALSE(opcodes.contains("READDIR") && opcodes.at("READDIR") > 0) << "unchanged";
@@ -401,7 +401,7 @@ TEST_F(Python, start_whose_names_the_kernel_knows_asks_no_more_than_without_hedd
   for (int i = 0; i < 2; ++i) {
     (void)requests();  // the first time also names that do not exist
     ours();
-    EXPECT_TRUE(report()["cached"].get<bool>());
+    EXPECT_TRUE(report()["cached"].get<bool>()) << report();
     EXPECT_TRUE(trees().empty());
     EXPECT_THAT(report()["tree_notes"].dump(), HasSubstr("the kernel knows their names"));
   }
@@ -428,7 +428,7 @@ TEST_F(Python, changed_tree_is_read_again_and_a_change_during_the_run_is_reporte
   EXPECT_THAT(run_guided(app, slow_option).out, HasSubstr("1 ["));
   EXPECT_FALSE(report()["cached"].get<bool>());
   EXPECT_THAT(run_guided(app, slow_option).out, HasSubstr("1 ["));
-  EXPECT_TRUE(report()["cached"].get<bool>());
+  EXPECT_TRUE(report()["cached"].get<bool>()) << report();
   write(slow("lib/thing.py"), "value = 22\n");
   write(slow("lib/more.py"), "");
   const auto changed = run_guided(app, slow_option);
@@ -488,7 +488,7 @@ TEST_F(Python, run_without_trees_leaves_those_of_another_command) {
     EXPECT_EQ(report()["cached"].get<bool>(), run > 0);
     // A working directory elsewhere needs no entry of its own.
     EXPECT_THAT(trees_of({kPython}, dir_ / "home", on_path), ::testing::ElementsAre(slow("lib")));
-    EXPECT_TRUE(report()["cached"].get<bool>());
+    EXPECT_TRUE(report()["cached"].get<bool>()) << report();
   }
 }
 
@@ -513,7 +513,7 @@ TEST_F(Python, one_rank_of_a_node_looks_for_directories) {
   write(dir_ / "work/go", "");
   EXPECT_EQ(ours.get().status, 0);
   EXPECT_FALSE(trees().empty());
-  EXPECT_TRUE(report()["cached"].get<bool>());
+  EXPECT_TRUE(report()["cached"].get<bool>()) << report();
   EXPECT_LE(slow.counts().total, 20U) << "the first one: " << first;
 }
 
