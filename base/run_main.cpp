@@ -29,11 +29,11 @@ int run_guarded(const std::function<int()>& body) {
 
 namespace {
 
-/// Under a `ulimit -v`, the stacks of threads (8 MB each) and malloc's arenas (64 MB each) would
-/// take nearly all of it.
+/// Under a small `ulimit -v`, the stacks of threads (8 MB each) and malloc's arenas (64 MB each)
+/// would take nearly all of it.
 void fit_in_address_space() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur > (rlim_t{4} << 30)) return;
   constexpr std::size_t kStack = std::size_t{512} << 10;
   (void)::mallopt(M_ARENA_MAX, 1);
   pthread_attr_t attributes;

@@ -195,7 +195,7 @@ bool gains(const GenOptions& options, const PreparedMap& map, const RunReport& d
 
 /// Adds to the cache what the run loaded and executed, or that it had nothing to gain.
 void remember(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
-              const RunReport& done, const RunCache& cache, const std::string& plain) {
+              const RunReport& done, const RunCache& cache, const std::string& plain) try {
   if (map.known_names) return;  // the next run may have trees
   if (!gains(options, map, done)) {
     if (!plain.empty() && map.candidates)
@@ -203,6 +203,7 @@ void remember(const GenOptions& options, const std::string& app_path, const Prep
     return;
   }
   if (options.learns) learn_for_next_run(options, app_path, map, done.learned_run, cache);
+} catch (const std::bad_alloc&) {  // the next run learns it
 }
 
 /// What --explain says of the mount: the ways that a run would try are tried, with another program.
@@ -295,8 +296,6 @@ Result<PreparedMap> prepare_if_memory_suffices(const GenOptions& options,
   return prepare_map(options, app_path, work.path() + "/map", cache);
 } catch (const std::bad_alloc&) {
   return fail_errno(options.command[0], "cannot resolve", ENOMEM);
-} catch (const Error& error) {  // as of a process that checks files and had no memory
-  return fail(Error(error));
 }
 
 AppEnd run(const GenOptions& options, OutputFile* json) {

@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <new>
+#include <system_error>
 #include <vector>
 
 #include "base/escape.hpp"
@@ -66,7 +68,7 @@ bool is_as_mapped(const MapProgram& program, const Origins& origins) {
 
 /// The index for Via::direct: every name leads to its original file. Programs with changed files
 /// are left out; `drifts` are those files.
-Result<void> write_direct_index(const PreparedMap& map, int fd, std::vector<Drift>& drifts) {
+Result<void> write_direct_index(const PreparedMap& map, int fd, std::vector<Drift>& drifts) try {
   if (!map.index.empty()) return write_all(fd, map.index, "index");
   Origins origins = open_origins(map.content, 0);
   IndexInput input{map.content, "", {}, std::vector<bool>(map.content.objects.size(), true)};
@@ -80,6 +82,12 @@ Result<void> write_direct_index(const PreparedMap& map, int fd, std::vector<Drif
   drifts = std::move(origins.drifts);
   const std::string bytes = TRY(make_index(input));
   return write_all(fd, bytes, "index");
+} catch (const Error& error) {  // the process that checks the files was ended
+  return fail(Error(error));
+} catch (const std::system_error& error) {
+  return fail_errno("", "cannot check the files", error.code().value());
+} catch (const std::bad_alloc&) {
+  return fail_errno("", "cannot check the files", ENOMEM);
 }
 
 /// Why a mapped program was left to ld.so; `value` is the map's LD_LIBRARY_PATH.
@@ -451,7 +459,8 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
     const bool had_trees = !places.empty();
     const bool retries = error.cause() == Cause::tree;
     if ((way + 1 == ways.end() && !retries) || (had_trees && !options.map.empty()))
-      return fail(Error({}, error.message(), {}, hint.empty() ? hint_for(*way) : hint));
+      return fail(Error::with_code(error.code(), {}, error.message(), {},
+                                   hint.empty() ? hint_for(*way) : hint));
     if (had_trees) {
       no_trees = reason;
       places.clear();

@@ -211,12 +211,17 @@ void count(std::uint64_t Counters::*counter) {
   if (counters) __atomic_fetch_add(&(counters->*counter), 1, __ATOMIC_RELAXED);
 }
 
+/// The last component of a path.
+const char* base_of(const char* path) {
+  const char* base = path;
+  for (; *path; ++path)
+    if (*path == '/') base = path + 1;
+  return base;
+}
+
 bool is_valgrind() {
   const auto* path = reinterpret_cast<const char*>(start.auxiliary(AT_EXECFN));
-  const char* base = path;
-  for (; path && *path; ++path)
-    if (*path == '/') base = path + 1;
-  return base && behind(base, "valgrind");
+  return path && behind(base_of(path), "valgrind");
 }
 
 void open_counters() {
@@ -320,7 +325,7 @@ HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie
   if (is_program) main_cookie = cookie;
   // The program's and ld.so's blocks are counted by glibc (rtld.c, init_tls); the vDSO has none.
   if (is_library) act_on(guard.take(*map));
-  if (is_library && libpython_is_next) libpython = map;
+  if (is_library && libpython_is_next && !libpython) libpython = map;
   return 0;
 }
 
@@ -344,7 +349,7 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
     return const_cast<char*>(target ? target : name);
   }
   searching = false;
-  libpython_is_next = behind(name, "libpython") != nullptr;
+  libpython_is_next = behind(base_of(name), "libpython") != nullptr;
   // dl-object.c: a cookie that la_objopen did not change is the link map.
   const auto& requester = *reinterpret_cast<const link_map*>(*cookie);
   if (!target) target = find_by_path(index, name, requester, names.has(requester));
@@ -368,7 +373,7 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
 HEDDLE_EXPORT void la_preinit(uintptr_t* cookie) {
   mark_started();  // where ld.so was the command the program has a name, so main_cookie is not set
   const auto& program = *reinterpret_cast<const link_map*>(*cookie);
-  answer_isatty(start, program, libpython ? *libpython : program);
+  answer_isatty(start, program, libpython);
   if (!counters || own_pid() != __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED)) return;
   // Before ready_ns: a program executed by this one finds that set.
   if (__atomic_load_n(&counters->ready_ns, __ATOMIC_RELAXED) == 0)

@@ -7,14 +7,16 @@
 namespace heddle::test {
 namespace {
 
-/// Prints isatty()'s result and errno for a regular file, a device and no file, while each ioctl
-/// fails with EPERM.
+/// Prints isatty()'s result and errno for a regular file, one that is open for writing, one that is
+/// open as a path only, a device and no file, while each ioctl fails with EPERM.
 constexpr const char* kAsks = R"(
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,11 +26,12 @@ int ASKS(void) {
                                {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
                                {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
   struct sock_fprog program = {4, code};
-  int fds[] = {open("/proc/self/exe", O_RDONLY), open("/dev/null", O_RDONLY), 99};
+  int fds[] = {open("/proc/self/exe", O_RDONLY), memfd_create("written", 0),
+               open("/proc/self/exe", O_PATH), open("/dev/null", O_RDONLY), 99};
   setvbuf(stdout, 0, _IOFBF, 4096);
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
     return 9;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 5; ++i) {
     errno = 0;
     int result = isatty(fds[i]);
     printf("%d %d, ", result, errno);
@@ -37,8 +40,8 @@ int ASKS(void) {
 }
 )";
 constexpr const char* kMain = "int main(void) { return ASKS(); }\n";
-constexpr const char* kQuick = "0 25, 0 1, 0 1, ";  // ENOTTY, EPERM
-constexpr const char* kAsked = "0 1, 0 1, 0 1, ";
+constexpr const char* kQuick = "0 25, 0 1, 0 1, 0 1, 0 1, ";  // ENOTTY, EPERM
+constexpr const char* kAsked = "0 1, 0 1, 0 1, 0 1, 0 1, ";
 
 class Isatty : public ::testing::Test {
  protected:
@@ -96,12 +99,36 @@ TEST_F(Isatty, of_a_python_that_ld_so_starts) {
 TEST_F(Isatty, of_another_program_is_left) { EXPECT_EQ(run({app({}, "other")}), kAsked); }
 
 TEST_F(Isatty, of_a_preloaded_library_is_called) {
-  const auto preloaded =
-      build_library({dir_ / "lib/preloaded.so",
-                     "#include <errno.h>\nint isatty(int f) { errno = 5; return 7; }",
-                     {}});
-  EXPECT_EQ(run({app({})}, {"LD_PRELOAD=" + preloaded}), "7 5, 7 5, 7 5, ");
+  const auto python = app({"-Wl,-z,lazy"});
+  for (const std::string style : {"gnu", "sysv"}) {
+    const auto preloaded =
+        build_library({dir_ / ("lib/" + style + ".so"),
+                       "#include <errno.h>\nint isatty(int f) { errno = 5; return 7; }",
+                       {"-Wl,--hash-style=" + style}});
+    EXPECT_EQ(run({python}, {"LD_PRELOAD=" + preloaded}), "7 5, 7 5, 7 5, 7 5, 7 5, ") << style;
+  }
 }
+
+#ifdef __x86_64__
+TEST_F(Isatty, that_a_constructor_put_in_its_place_is_called) {
+  const auto library =
+      build_library({dir_ / "lib/libother.so",
+                     "#include <errno.h>\nint other(int f) { errno = 5; return 7; }",
+                     {}});
+  const auto python = build_program({dir_ / "app",
+                                     std::string(kAsks) + kMain + R"(
+int other(int file);
+__attribute__((constructor)) static void put(void) {
+  int (**slot)(int);
+  __asm__("lea isatty@GOTPCREL(%%rip), %0" : "=r"(slot));
+  *slot = other;
+}
+)",
+                                     {"-DASKS=Py_Main", "-Wl,--export-dynamic", "-fno-plt",
+                                      "-Wl,-z,norelro", library, "-Wl,-rpath," + dir_ / "lib"}});
+  EXPECT_EQ(run({python}), "7 5, 7 5, 7 5, 7 5, 7 5, ");
+}
+#endif
 
 }  // namespace
 }  // namespace heddle::test

@@ -190,6 +190,7 @@ TEST_F(Python, later_processes_ask_neither_the_origin_nor_the_daemon) {
     if (dropped() == dropped_before) {
       EXPECT_EQ(asked, 0U);
     }
+    EXPECT_EQ(more("ioctl"), 0U);  // isatty() of each file
     // The mount's own files are read too, at any time.
     quiet =
         asked + more("readdir") + more("readdirplus") == 0 && more("getattr") <= 4 && origin == 0;
