@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // isatty() of regular files in Python is answered without an ioctl.
 
+#include <sys/prctl.h>
+
 #include "tests/audit/guided_world.hpp"
 #include "tests/support/prelude.hpp"
 
@@ -45,6 +47,9 @@ constexpr const char* kAsked = "0 1, 0 1, 0 1, 0 1, 0 1, ";
 
 class Isatty : public ::testing::Test {
  protected:
+  void SetUp() override {
+    if (::prctl(PR_GET_SECCOMP) < 0) HEDDLE_SKIP("no seccomp(2) here, as in qemu-user");
+  }
   std::string run(const std::vector<std::string>& argv,
                   const std::vector<std::string>& env = {}) const {
     GuidedWorld world(dir_ / "world");
@@ -129,6 +134,28 @@ __attribute__((constructor)) static void put(void) {
   EXPECT_EQ(run({python}), "7 5, 7 5, 7 5, 7 5, 7 5, ");
 }
 #endif
+
+TEST(IsattyAddress, is_that_of_the_audit_library) {
+  const TestDir dir;
+  const auto python = build_program({dir / "app",
+                                     R"(
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int Py_Main(void) {
+  int (*called)(int) = isatty;
+  return printf("%d", (void*)called == dlsym(RTLD_DEFAULT, "isatty")) != 1;
+}
+int main(void) { return Py_Main(); }
+)",
+                                     {"-fPIE", "-pie", "-Wl,--export-dynamic"}});
+  EXPECT_EQ(run_checked({python}).out, "1");
+  GuidedWorld world(dir / "world");
+  world.add_program(python);
+  world.publish();
+  EXPECT_EQ(world.run({python}).out, "0");
+}
 
 }  // namespace
 }  // namespace heddle::test
