@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/audit/isatty.hpp"
 
-#include <elf.h>
 #include <errno.h>
 
 #include "fuseovl/audit/kernel.hpp"
+#include "fuseovl/audit/loaded_object.hpp"
 
 namespace heddle::audit {
 namespace {
@@ -16,59 +16,6 @@ constexpr unsigned long kGlobalData = R_X86_64_GLOB_DAT;
 constexpr unsigned long kJumpSlot = R_AARCH64_JUMP_SLOT;
 constexpr unsigned long kGlobalData = R_AARCH64_GLOB_DAT;
 #endif
-
-/// Of a DT_GNU_HASH table; its words of the Bloom filter, the buckets and the chains follow.
-struct HashHeader {
-  unsigned buckets, first_symbol, bloom_words, bloom_shift;
-};
-
-/// The tables of a mapped object's dynamic section.
-struct Tables {
-  const ElfW(Rela) * calls = nullptr, *data = nullptr;
-  unsigned long calls_size = 0, data_size = 0;  ///< bytes
-  const ElfW(Sym) * symbols = nullptr;
-  const char* strings = nullptr;
-  const HashHeader* hash = nullptr;
-
-  explicit Tables(const link_map& map) {
-    for (const ElfW(Dyn)* entry = map.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
-      const unsigned long value = entry->d_un.d_ptr;
-      // ld.so has relocated the addresses unless the section is read only.
-      const unsigned long at = value < map.l_addr ? value + map.l_addr : value;
-      if (entry->d_tag == DT_JMPREL) calls = reinterpret_cast<const ElfW(Rela)*>(at);
-      if (entry->d_tag == DT_PLTRELSZ) calls_size = value;
-      if (entry->d_tag == DT_RELA) data = reinterpret_cast<const ElfW(Rela)*>(at);
-      if (entry->d_tag == DT_RELASZ) data_size = value;
-      if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(at);
-      if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(at);
-      if (entry->d_tag == DT_GNU_HASH) hash = reinterpret_cast<const HashHeader*>(at);
-    }
-    if (!symbols || !strings) hash = nullptr, calls_size = data_size = 0;
-  }
-
-  bool is(unsigned long symbol, const char* name) const {
-    return equal(strings + symbols[symbol].st_name, name);
-  }
-
-  /// What the object defines under `name`, or nullptr.
-  const ElfW(Sym) * definition(const char* name) const {
-    if (!hash || hash->buckets == 0) return nullptr;
-    unsigned wanted = 5381;
-    for (const char* at = name; *at; ++at) wanted = wanted * 33 + static_cast<unsigned char>(*at);
-    const auto* bloom = reinterpret_cast<const unsigned long*>(hash + 1);
-    const auto* buckets = reinterpret_cast<const unsigned*>(bloom + hash->bloom_words);
-    const unsigned* chains = buckets + hash->buckets;
-    unsigned long i = buckets[wanted % hash->buckets];
-    if (i < hash->first_symbol) return nullptr;
-    for (;; ++i) {
-      const unsigned chain = chains[i - hash->first_symbol];
-      const auto& symbol = symbols[i];
-      if ((chain | 1U) == (wanted | 1U) && symbol.st_shndx != SHN_UNDEF && is(i, name))
-        return &symbol;
-      if (chain & 1U) return nullptr;
-    }
-  }
-};
 
 /// The C library's, of the program's namespace.
 int (*libc_isatty)(int) = nullptr;
@@ -98,11 +45,11 @@ bool find_libc(const StartBlock& start, const link_map& program) {
   for (const link_map* map = &program; map; map = map->l_next) {
     const auto at = reinterpret_cast<unsigned long>(map->l_ld);
     if (vdso && at > vdso && at - vdso < 65536) continue;  // it may be linked above where it is
-    const Tables tables(*map);
-    if (!tables.hash) return false;  // DT_HASH alone: it may define anything
-    const auto* found = tables.definition("isatty");
+    const LoadedObject object(*map);
+    if (!object.hashes) return false;  // DT_HASH alone: it may define anything
+    const auto* found = object.definition("isatty");
     if (!found) continue;
-    const auto* error = tables.definition("__errno_location");
+    const auto* error = object.definition("__errno_location");
     if (!is_function(found) || !is_function(error)) return false;
     libc_isatty = reinterpret_cast<int (*)(int)>(map->l_addr + found->st_value);
     libc_errno = reinterpret_cast<int* (*)()>(map->l_addr + error->st_value);
@@ -157,8 +104,8 @@ struct Python {
 }  // namespace
 
 void answer_isatty(const StartBlock& start, const link_map& program, const link_map* libpython) {
-  const bool is_program = Tables(program).definition("Py_Main");
-  if (!is_program && !(libpython && Tables(*libpython).definition("Py_Main"))) return;
+  const bool is_program = LoadedObject(program).definition("Py_Main");
+  if (!is_program && !(libpython && LoadedObject(*libpython).definition("Py_Main"))) return;
   if (!find_libc(start, program)) return;
   const link_map& map = is_program ? program : *libpython;
   const unsigned long page_size = start.auxiliary(AT_PAGESZ);
@@ -168,17 +115,17 @@ void answer_isatty(const StartBlock& start, const link_map& program, const link_
   const Python python{
       map, are_own ? Segments{headers, start.auxiliary(AT_PHNUM)} : segments_of(map, page_size),
       page_size};
-  const Tables tables(map);
+  const LoadedObject object(map);
   const auto visit = [&](const ElfW(Rela) * all, unsigned long size) {
     for (unsigned long i = 0; i < size / sizeof *all; ++i) {
       const unsigned long type = ELF64_R_TYPE(all[i].r_info);
       if ((type == kJumpSlot || type == kGlobalData) &&
-          tables.is(ELF64_R_SYM(all[i].r_info), "isatty"))
+          equal(object.name_of(ELF64_R_SYM(all[i].r_info)), "isatty"))
         python.redirect(map.l_addr + all[i].r_offset);
     }
   };
-  visit(tables.calls, tables.calls_size);
-  visit(tables.data, tables.data_size);
+  visit(object.calls, object.calls_size);
+  visit(object.data, object.data_size);
 }
 
 }  // namespace heddle::audit

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/audit/kernel.hpp"
+#include "fuseovl/audit/loaded_object.hpp"
 #include "fuseovl/audit/process.hpp"
 
 namespace heddle::audit {
@@ -58,23 +59,11 @@ bool is_of_libc(const char* name) {
 /// Whether the object has an initial-exec relocation against another object's variable. An
 /// executable that has one carries no DF_STATIC_TLS.
 bool reaches_others(const link_map& map) {
-  unsigned long relocations = 0, size = 0, symbols = 0, strings = 0;
-  for (const ElfW(Dyn)* entry = map.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
-    const unsigned long value = entry->d_un.d_ptr;
-    const unsigned long at = value < map.l_addr ? value + map.l_addr : value;
-    if (entry->d_tag == DT_RELA) relocations = at;
-    if (entry->d_tag == DT_RELASZ) size = value;
-    if (entry->d_tag == DT_SYMTAB) symbols = at;
-    if (entry->d_tag == DT_STRTAB) strings = at;
-  }
-  if (!relocations || !symbols || !strings) return false;
-  const auto* relocation = reinterpret_cast<const ElfW(Rela)*>(relocations);
-  for (unsigned long i = 0; i < size / sizeof *relocation; ++i) {
-    const unsigned long number = ELF64_R_SYM(relocation[i].r_info);
-    if (ELF64_R_TYPE(relocation[i].r_info) != kInitialExec || number == 0) continue;
-    const auto& symbol = reinterpret_cast<const ElfW(Sym)*>(symbols)[number];
-    if (symbol.st_shndx == SHN_UNDEF &&
-        !is_of_libc(reinterpret_cast<const char*>(strings + symbol.st_name)))
+  const LoadedObject object(map);
+  for (unsigned long i = 0; i < object.data_size / sizeof *object.data; ++i) {
+    const unsigned long info = object.data[i].r_info, number = ELF64_R_SYM(info);
+    if (ELF64_R_TYPE(info) == kInitialExec && number != 0 &&
+        object.symbols[number].st_shndx == SHN_UNDEF && !is_of_libc(object.name_of(number)))
       return true;
   }
   return false;
