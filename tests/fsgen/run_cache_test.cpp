@@ -475,7 +475,7 @@ TEST_F(RunCache, a_check_keeps_32_requests_in_flight) {
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 120});
   fs::rename(dir_ / "farm", dir_ / "source");
   grow_old();
-  SlowMount slow(dir_ / "source", dir_ / "farm", dir_ / "counts", {.delay_us = 5'000});
+  SlowMount slow(dir_ / "source", dir_ / "farm", dir_ / "counts", {.delay_us = 10'000});
   // Without a run, whose daemon would ask, too.
   const Words check{"--slow", dir_ / "farm", "--explain", farm.program};
   EXPECT_THAT(gen(check).out, HasSubstr("map: resolved now"));

@@ -170,7 +170,7 @@ TEST_F(BuildTree, finds_the_trees_of_a_python) {
 TEST_F(BuildTree, of_a_slow_file_system_is_read_and_verified_with_32_requests_in_flight) {
   for (int i = 0; i < 100; ++i)
     write_text_file(tree_ + "/p" + std::to_string(i) + "/__init__.py", "x");
-  SlowMount slow(tree_, dir_ / "slow", dir_ / "counts", {.delay_us = 5'000});
+  SlowMount slow(tree_, dir_ / "slow", dir_ / "counts", {.delay_us = 20'000});
   ASSERT_EQ(resolve({"build", "-o", map_, "--tree", dir_ / "slow"}).status, 0);
   EXPECT_GE(slow.reset().most_in_flight, 32U);
   EXPECT_EQ(resolve({"verify", map_}).status, 0);

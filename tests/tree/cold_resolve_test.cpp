@@ -22,7 +22,7 @@ TEST_P(ColdResolve, keeps_32_requests_in_flight) {
   const auto copy = dir_ / "copy";
   fs::copy(dir_ / "farm", copy, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   // At the farm's own path, which is in its RPATH.
-  SlowMount slow(copy, dir_ / "farm", dir_ / "counts", {.delay_us = 5'000});
+  SlowMount slow(copy, dir_ / "farm", dir_ / "counts", {.delay_us = 10'000});
   const auto built = resolve({"build", "-o", map_, farm.program});
   EXPECT_EQ(built.status, 0) << built.err;
   const auto counts = slow.reset();

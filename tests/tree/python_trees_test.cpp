@@ -254,7 +254,7 @@ TEST_F(PythonTreesTest, pth_files_are_read_many_at_once) {
   install("opt");
   for (int i = 0; i < 100; ++i)
     put("opt/lib/python3.11/site-packages/" + std::to_string(i) + ".pth", "# none\n");
-  SlowMount slow(dir_ / "opt", dir_ / "opt", dir_ / "counts", {.delay_us = 5'000});
+  SlowMount slow(dir_ / "opt", dir_ / "opt", dir_ / "counts", {.delay_us = 20'000});
   EXPECT_EQ(trees({"python3"}).size(), 2U);
   EXPECT_GE(slow.counts().most_in_flight, 32U);
 }

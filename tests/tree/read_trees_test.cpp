@@ -308,7 +308,7 @@ TEST_F(ReadTreesTest, keep_32_requests_in_flight) {
   for (int i = 0; i < 40; ++i)
     for (int j = 0; j < 20; ++j)
       put("origin/p" + std::to_string(i) + "/m" + std::to_string(j) + ".py");
-  SlowMount slow(dir_ / "origin", dir_ / "slow", dir_ / "counts", {.delay_us = 5'000});
+  SlowMount slow(dir_ / "origin", dir_ / "slow", dir_ / "counts", {.delay_us = 10'000});
   request_.named = {dir_ / "slow"};
   const auto read = value_or_throw(this->read());
   auto counts = slow.reset();
