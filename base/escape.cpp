@@ -28,6 +28,11 @@ std::size_t utf8_length(std::string_view s) {
   return 4;
 }
 
+/// U+0080 to U+009F at the start of `s`, which terminals obey: U+009B is ESC [ (ECMA-48, 5.3).
+bool is_c1_control(std::string_view s) {
+  return s.size() > 1 && s[0] == '\xC2' && static_cast<std::uint8_t>(s[1]) - 0x80U < 0x20;
+}
+
 int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -41,7 +46,7 @@ std::string escape_for_terminal(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
+    const std::size_t length = is_c1_control(text) ? 0 : utf8_length(text);
     const auto b = static_cast<std::uint8_t>(text[0]);
     if (b == '\n')
       out += "\\n";

@@ -7,9 +7,9 @@
 
 namespace heddle {
 
-/// `text` with backslashes, control bytes and bytes that are not valid UTF-8 written as `\\`, `\n`,
-/// `\t` or `\xNN`. The result is one printable line, and unescape() is the inverse. For terminals
-/// and for the tab-separated trace.
+/// `text` with backslashes, control characters (C0, DEL, C1) and bytes that are not valid UTF-8
+/// written as `\\`, `\n`, `\t` or `\xNN`. The result is one printable line, and unescape() is the
+/// inverse. For terminals and for the tab-separated trace.
 std::string escape_for_terminal(std::string_view text);
 
 /// The inverse of escape_for_terminal(); nullopt: `text` is not its output.

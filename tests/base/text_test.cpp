@@ -22,6 +22,9 @@ TEST(Escape, keeps_odd_names_on_one_line) {
   EXPECT_EQ(escape_for_terminal("a b\tc\nd\\e"), "a b\\tc\\nd\\\\e");
   EXPECT_EQ(escape_for_terminal("\x1b[31m"), "\\x1b[31m");
   EXPECT_EQ(escape_for_terminal("\xC3\xA4"), "\xC3\xA4");
+  EXPECT_EQ(escape_for_terminal("\xC2\x80\xC2\x9B\x32J\xC2\x9F"),
+            "\\xc2\\x80\\xc2\\x9b2J\\xc2\\x9f");
+  EXPECT_EQ(escape_for_terminal("\xC2\xA0"), "\xC2\xA0");
   EXPECT_EQ(escape_for_terminal("\xC3"), "\\xc3");
 }
 
