@@ -61,25 +61,33 @@ void add_options(CLI::App& app, CheckOptions& o) {
                                   ? std::string()
                                   : text + " is neither HOST:PORT nor unix:PATH";
                      });
-  app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes which can run it")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("N1,N2,...")
-      ->excludes(map)
-      ->excludes("--rootfs")
-      ->excludes(server);
-  app.add_option("--server-port", o.port, "Port of names without one (50051)")
-      ->type_name("PORT")
-      ->check(number_from(1, 65535));
-  app.add_option("--ca", o.ca, "Talk TLS, with servers whose certificates this authority signed")
-      ->type_name("FILE");
-  app.add_option("--token-file", o.token_file, "Send the token in FILE to the server")
-      ->type_name("FILE");
+  auto* nodes =
+      app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes which can run it")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->type_name("N1,N2,...")
+          ->excludes(map)
+          ->excludes("--rootfs")
+          ->excludes(server);
+  auto* port = app.add_option("--server-port", o.port, "Port of names without one (50051)")
+                   ->type_name("PORT")
+                   ->check(number_from(1, 65535));
+  auto* ca = app.add_option("--ca", o.ca,
+                            "Talk TLS, with servers whose certificates this authority signed")
+                 ->type_name("FILE");
+  auto* token = app.add_option("--token-file", o.token_file, "Send the token in FILE to the server")
+                    ->type_name("FILE");
   app.add_flag("--json", o.json, "Print the verdict and its reasons as JSON");
   app.add_option("ARTIFACT", o.artifact,
                  "What compat-gen wrote: a file, - for standard input, or oci:REF in a registry")
       ->required()
       ->type_name("");
+  // Else who forgets the server would take this node's verdict for the server's.
+  app.callback([=] {
+    for (const auto* option : {port, ca, token})
+      if (option->count() > 0 && server->count() + nodes->count() == 0)
+        throw CLI::ValidationError(option->get_name(), "needs --server or --nodes");
+  });
 }
 
 /// The artifact at `oci:REF`. When the helper fails, it has reported why, and the program ends.

@@ -462,6 +462,22 @@ std::string bad_address(const std::string& address) {
              : "'" + address + "' is neither HOST:PORT nor unix:PATH";
 }
 
+/// The loopback address of `text`, such as 127.0.0.1:9090.
+std::optional<sockaddr_in> metrics_address(const std::string& text) {
+  const auto colon = text.rfind(':');
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  std::uint16_t port = 0;
+  const auto* end = text.data() + text.size();
+  if (!is_local(text) || colon == text.npos ||
+      ::inet_pton(AF_INET, text.substr(0, colon).c_str(), &at.sin_addr) != 1)
+    return std::nullopt;
+  const auto [after, error] = std::from_chars(text.data() + colon + 1, end, port);
+  if (error != std::errc() || after != end) return std::nullopt;
+  at.sin_port = htons(port);
+  return at;
+}
+
 void add_options(CLI::App& app, Options& o) {
   app.set_version_flag("--version", "compat-server (heddle) " HEDDLE_VERSION);
   set_usage(app, "compat-server [OPTIONS]");
@@ -495,6 +511,9 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("N")
       ->check(number_from(1, 10'000));
   app.add_option("--metrics", o.metrics, "Serve Prometheus metrics on this loopback address")
+      ->check([](const std::string& text) {
+        return metrics_address(text) ? "" : text + " is no loopback address such as 127.0.0.1:9090";
+      })
       ->type_name("HOST:PORT");
   app.add_option("--timeout", o.timeout, "Seconds that one check may take (10)")
       ->type_name("N")
@@ -600,18 +619,9 @@ std::string metrics_text(const JudgePool& judges, const Server& server) {
   return out;
 }
 
-/// A listening socket on a loopback port: `127.0.0.1:9090`. Fails on other addresses.
+/// A listening socket at an address that metrics_address() takes.
 Result<Fd> listen_for_metrics(const std::string& address) {
-  const auto colon = address.rfind(':');
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  std::uint16_t port = 0;
-  const auto* end = address.data() + address.size();
-  if (!is_local(address) || std::from_chars(address.data() + colon + 1, end, port).ptr != end ||
-      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1)
-    return fail_errno(address, "cannot serve metrics", EINVAL,
-                      "a loopback address: 127.0.0.1:PORT");
-  at.sin_port = htons(port);
+  const auto at = metrics_address(address).value();
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int one = 1;
   if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||

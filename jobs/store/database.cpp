@@ -27,7 +27,8 @@ std::string one_line(std::string text) {
 Value number_of(const std::string& text) {
   std::int64_t whole = 0;
   const char* end = text.data() + text.size();
-  if (std::from_chars(text.data(), end, whole).ptr == end) return whole;
+  const auto [after, error] = std::from_chars(text.data(), end, whole);
+  if (error == std::errc() && after == end) return whole;
   return std::strtod(text.c_str(), nullptr);
 }
 

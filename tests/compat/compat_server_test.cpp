@@ -265,6 +265,9 @@ TEST_F(CompatServer, address_token_or_socket_that_cannot_be_used_is_refused) {
        {"127.0.0.1", "foo", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:x"})
     EXPECT_EQ(serve(listen, token_).status, 2) << listen;
   EXPECT_EQ(serve("unix:/" + std::string(120, 'a'), token_).status, 2);
+  for (const char* metrics :
+       {"127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "0.0.0.0:9090", "unix:/tmp/m"})
+    EXPECT_EQ(run({program_, "--metrics", metrics}).status, 2) << metrics;
   // What gRPC cannot send ends a client by abort().
   const auto file = write_text_file(dir_ / "good.json", good_);
   // Started by root, the server runs as the user nobody.

@@ -261,12 +261,16 @@ TEST_F(CompatTools, report_errors_by_exit_status) {
   EXPECT_EQ(go({check_}).status, 2);
   EXPECT_EQ(go({gen_, "--nonsense"}).status, 2);
   // An unset variable of a script must not mean "this node".
-  for (const auto& argv : std::vector<std::vector<std::string>>{{gen_, "--rootfs", "", "xz"},
-                                                                {gen_, ""},
-                                                                {check_, "--server", "", "-"},
-                                                                {check_, "--server", "here", "-"},
-                                                                {check_, "--nodes", "", "-"},
-                                                                {check_, "--map", "", "-"}})
+  for (const auto& argv :
+       std::vector<std::vector<std::string>>{{gen_, "--rootfs", "", "xz"},
+                                             {gen_, ""},
+                                             {check_, "--server", "", "-"},
+                                             {check_, "--server", "here", "-"},
+                                             {check_, "--nodes", "", "-"},
+                                             {check_, "--map", "", "-"},
+                                             {check_, "--ca", "x", "-"},
+                                             {check_, "--token-file", "x", "-"},
+                                             {check_, "--server-port", "1", "-"}})
     EXPECT_EQ(go(argv).status, 2) << to_shell(argv);
   const auto text = write_text_file(dir_ / "text", "no ELF\n");
   for (const auto& argv :
