@@ -101,40 +101,68 @@ Result<void> write_output(const std::string& path, std::string_view text) {
   return file.write(text);
 }
 
-AtomicFile::AtomicFile(std::string path, std::string temp_path, Fd fd)
-    : path_(std::move(path)), temp_path_(std::move(temp_path)), fd_(std::move(fd)) {}
-
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
       temp_path_(std::exchange(other.temp_path_, {})),
+      directory_(std::move(other.directory_)),
       fd_(std::move(other.fd_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (!temp_path_.empty()) ::unlink(temp_path_.c_str());
+  if (!temp_path_.empty()) ::unlinkat(directory_.get(), name_of(temp_path_), 0);
 }
 
-Result<AtomicFile> AtomicFile::create(std::string path) {
-  path = TRY(replaceable_path(path));
+Result<void> AtomicFile::make() {
   static std::atomic<unsigned> counter{0};
   // Not mkstemp, whose mode is always 0600, since others read the published file.
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string temp =
-        path + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-    const int fd = ::open(temp.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd >= 0) return AtomicFile(std::move(path), std::move(temp), Fd(fd));
+        path_ + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    fd_ = Fd(::openat(directory_.get(), name_of(temp),
+                      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (fd_) {
+      temp_path_ = std::move(temp);
+      return {};
+    }
     if (errno != EEXIST) break;
   }
-  return fail_errno(path, "cannot write");
+  return fail_errno(path_, "cannot write");
+}
+
+Result<AtomicFile> AtomicFile::create(std::string path) {
+  path = TRY(replaceable_path(path));
+  const auto parent = std::filesystem::path(path).parent_path();
+  auto directory = open_file(parent.empty() ? "." : parent.string(), O_PATH | O_DIRECTORY);
+  if (!directory) return fail_errno(path, "cannot write", directory.error().code());
+  AtomicFile out(std::move(path), std::move(*directory));
+  TRY(out.make());
+  return out;
+}
+
+Result<AtomicFile> AtomicFile::create_beside(const Fd& old) {
+  std::error_code error;
+  const std::string path =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(old.get()), error);
+  if (error) return fail_errno(path, "cannot write", error.value());
+  AtomicFile out(path,
+                 TRY(open_file(std::filesystem::path(path).parent_path(), O_PATH | O_DIRECTORY)));
+  struct stat is {
+  }, was{};
+  if (::fstat(old.get(), &was) != 0 ||
+      ::fstatat(out.directory_.get(), name_of(path), &is, AT_SYMLINK_NOFOLLOW) != 0 ||
+      is.st_dev != was.st_dev || is.st_ino != was.st_ino)
+    return fail_errno(path, "cannot write", ESTALE);
+  TRY(out.make());
+  return out;
 }
 
 Result<void> AtomicFile::commit() {
-  if (::fsync(fd_.get()) != 0) return fail_errno(path_, "cannot write");
-  if (::rename(temp_path_.c_str(), path_.c_str()) != 0) return fail_errno(path_, "cannot write");
+  if (::fsync(fd_.get()) != 0 ||
+      ::renameat(directory_.get(), name_of(temp_path_), directory_.get(), name_of(path_)) != 0)
+    return fail_errno(path_, "cannot write");
   temp_path_.clear();
-  const auto directory = std::filesystem::path(path_).parent_path();
-  auto dir = open_file(directory.empty() ? "." : directory.string(), O_RDONLY | O_DIRECTORY);
   // The file is published already, also on file systems that cannot sync directories (EINVAL).
-  if (dir) ::fsync(dir->get());
+  const Fd directory(::openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory) ::fsync(directory.get());
   return {};
 }
 

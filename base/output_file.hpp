@@ -42,13 +42,17 @@ Result<void> write_output(const std::string& path, std::string_view text);
 
 /// A file written under a temporary name in its directory and published by commit(): fsync, rename,
 /// fsync of the directory. Readers see the old file or the whole new one. Without commit() the
-/// destructor removes the temporary file.
+/// destructor removes the temporary file. The directory stays the one that was opened first, also
+/// when another is put into its place.
 class AtomicFile {
  public:
   /// Creates the temporary file beside `path`, mode 0666 less the umask. A symbolic link stays, and
   /// its target is replaced. EINVAL: `path` is a device, a pipe, a descriptor's name, or in /dev or
   /// /proc. EISDIR: it is a directory.
   static Result<AtomicFile> create(std::string path);
+  /// Creates the temporary file in the directory where the open file `old` is, which it replaces.
+  /// ESTALE: it is there no longer, since somebody replaces names on its path.
+  static Result<AtomicFile> create_beside(const Fd& old);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
@@ -61,9 +65,14 @@ class AtomicFile {
   Result<void> commit();
 
  private:
-  AtomicFile(std::string path, std::string temp_path, Fd fd);
+  AtomicFile(std::string path, Fd directory)
+      : path_(std::move(path)), directory_(std::move(directory)) {}
+  Result<void> make();
+  /// The last word of a path of the directory.
+  static const char* name_of(const std::string& path) { return path.c_str() + path.rfind('/') + 1; }
   std::string path_;
-  std::string temp_path_;
+  std::string temp_path_;  ///< empty: none
+  Fd directory_;
   Fd fd_;
 };
 

@@ -226,13 +226,10 @@ Result<void> edit_bundle(const InstallSettings& settings) {
   auto config = TRY(parse_json(text, path));
   const auto hook = TRY(usable(for_plain_runtime(settings)));
   config = TRY(with_hook(std::move(config), path, program, hook));
-  // The owner of the bundle may exchange config.json for a link meanwhile: root would give that
-  // user any file of the system. So the new file must lie beside the one that was read.
-  std::error_code error;
-  const auto place = std::filesystem::read_symlink(fd_path(old.get()), error).string();
-  auto file = TRY(AtomicFile::create(place));
-  if (directory_of(file.temp_path()) != directory_of(place))
-    return fail(path, "cannot edit", "it was replaced by a link meanwhile");
+  // The owner of the bundle may put a link in the place of any name on the path meanwhile, and root
+  // would give that user a config.json anywhere: it lies where the one was that was read, or
+  // nowhere.
+  auto file = TRY(AtomicFile::create_beside(old));
   // process.env may hold secrets: the new file has the old one's owner and mode from its start.
   if (::fchmod(file.fd(), 0600) != 0 || ::fchown(file.fd(), status.st_uid, status.st_gid) != 0 ||
       ::fchmod(file.fd(), status.st_mode & 0777) != 0)

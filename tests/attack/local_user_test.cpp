@@ -282,6 +282,39 @@ TEST_F(LocalUser, user_cannot_make_root_remove_others_files) {
   }
 }
 
+// The attacker's bundle is a link to root's directory at each other moment: a config.json there
+// that belongs to the attacker would be obeyed, as Docker's in /root/.docker is.
+TEST_F(LocalUser, user_cannot_make_root_put_a_config_where_a_link_leads_to) {
+  const auto hook = staged_program("fs-hook");
+  if (hook.empty()) HEDDLE_SKIP("fs-hook is not installed in $HEDDLE_STAGE");
+  const auto victim = directory("victim", 0, 0755);
+  const auto place = directory("place", kAttacker, 0755);
+  ASSERT_EQ(
+      attack("cd $1 && mkdir bundle && echo {} >bundle/config.json && ln -s " + victim + " other",
+             place)
+          .status,
+      0);
+  const auto swap =
+      build_program({.output = dir_ / "swap",
+                     .source = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdio.h>\n"
+                               "int main(void){for(;;)renameat2(AT_FDCWD,\"bundle\",AT_FDCWD,"
+                               "\"other\",RENAME_EXCHANGE);}"});
+  Child swapper = value_or_throw(spawn(
+      "/bin/sh", {"sh", "-c", "cd " + place + " && exec " + to_shell(as(kAttacker, {swap}))}));
+  unsigned edited = 0, refused = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto ran = run({hook, "bundle", "--cache", dir_ / "cache", place + "/bundle"});
+    ran.status == 0 ? ++edited : ++refused;
+  }
+  ::kill(swapper.pid(), SIGKILL);
+  (void)swapper.wait();
+  EXPECT_TRUE(fs::is_empty(victim));
+  EXPECT_GT(edited, 0U);
+  EXPECT_GT(refused, 0U);
+  EXPECT_EQ(run({"sh", "-c", "ls -A " + place + "/bundle/ " + place + "/other/ | grep -c new"}).out,
+            "0\n");
+}
+
 // In a directory with unchanged times the names of the map that is replaced are taken.
 TEST_F(LocalUser, user_cannot_choose_the_names_of_roots_tree) {
   const auto tree = directory("tree", 0, 0755);

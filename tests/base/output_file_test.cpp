@@ -77,6 +77,24 @@ TEST_F(OutputFile, replaces_an_atomic_file_whole_or_not_at_all) {
   EXPECT_EQ(files(), 1U);
 }
 
+TEST_F(OutputFile, stays_in_the_directory_that_it_was_created_in) {
+  for (const char* name : {"a", "b"}) {
+    fs::create_directory(path(name));
+    value_or_throw(write_output(path(name) + "/f", name));
+  }
+  const Fd old = value_or_throw(open_file(path("a/f"), O_RDONLY));
+  auto file = value_or_throw(AtomicFile::create_beside(old));
+  value_or_throw(file.write("new"));
+  fs::rename(path("a"), path("c"));
+  fs::create_directory_symlink("b", path("a"));
+  value_or_throw(file.commit());
+  EXPECT_EQ(read_file(path("c/f")).value_or(""), "new");
+  EXPECT_EQ(read_file(path("b/f")).value_or(""), "b");
+  // The file that `old` is has no name any more.
+  EXPECT_EQ(AtomicFile::create_beside(old).error().code(), ESTALE);
+  EXPECT_EQ(files(), 3U);
+}
+
 TEST_F(OutputFile, replaces_only_regular_files_atomically) {
   const auto pipe = path("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
