@@ -92,9 +92,8 @@ TEST_F(Collected, nodes_whose_scheduler_tells_no_start_are_one_job) {
 }
 
 TEST_F(Collected, a_killed_run_is_written_by_the_next) {
-  auto result =
-      sh(fs_job_ + " run -q sh -c '/bin/echo first; echo $$ >pid; read x <hold' & run=$!\n" +
-         "while [ ! -s pid ]; do sleep 0.05; done; kill -9 $run; wait $run; echo $?");
+  auto result = sh(fs_job_ + " run -q sh -c '/bin/echo first; echo $$ >pid; sleep 60' & run=$!\n" +
+                   "while [ ! -s pid ]; do sleep 0.05; done; kill -9 $run; wait $run; echo $?");
   EXPECT_EQ(result.out, "first\n137\n");
   const auto pid = read_file(dir_ / "pid").value_or("");
   EXPECT_TRUE(wait_until(10s, [&] {
