@@ -111,14 +111,14 @@ AtomicFile::~AtomicFile() {
   if (!temp_path_.empty()) ::unlinkat(directory_.get(), name_of(temp_path_), 0);
 }
 
-Result<void> AtomicFile::make() {
+Result<void> AtomicFile::make(mode_t mode) {
   static std::atomic<unsigned> counter{0};
   // Not mkstemp, whose mode is always 0600, since others read the published file.
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string temp =
         path_ + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
     fd_ = Fd(::openat(directory_.get(), name_of(temp),
-                      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+                      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
     if (fd_) {
       temp_path_ = std::move(temp);
       return {};
@@ -134,15 +134,15 @@ Result<AtomicFile> AtomicFile::create(std::string path) {
   auto directory = open_file(parent.empty() ? "." : parent.string(), O_PATH | O_DIRECTORY);
   if (!directory) return fail_errno(path, "cannot write", directory.error().code());
   AtomicFile out(std::move(path), std::move(*directory));
-  TRY(out.make());
+  TRY(out.make(0666));
   return out;
 }
 
 Result<AtomicFile> AtomicFile::create_beside(const Fd& old) {
+  const auto link = "/proc/self/fd/" + std::to_string(old.get());
   std::error_code error;
-  const std::string path =
-      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(old.get()), error);
-  if (error) return fail_errno(path, "cannot write", error.value());
+  const std::string path = std::filesystem::read_symlink(link, error);
+  if (error) return fail_errno(link, "cannot read", error.value());
   AtomicFile out(path,
                  TRY(open_file(std::filesystem::path(path).parent_path(), O_PATH | O_DIRECTORY)));
   struct stat is {
@@ -150,8 +150,9 @@ Result<AtomicFile> AtomicFile::create_beside(const Fd& old) {
   if (::fstat(old.get(), &was) != 0 ||
       ::fstatat(out.directory_.get(), name_of(path), &is, AT_SYMLINK_NOFOLLOW) != 0 ||
       is.st_dev != was.st_dev || is.st_ino != was.st_ino)
-    return fail_errno(path, "cannot write", ESTALE);
-  TRY(out.make());
+    return fail(
+        Error::with_code(ESTALE, path, "cannot write", "it was moved or replaced meanwhile"));
+  TRY(out.make(0600));
   return out;
 }
 

@@ -50,8 +50,9 @@ class AtomicFile {
   /// its target is replaced. EINVAL: `path` is a device, a pipe, a descriptor's name, or in /dev or
   /// /proc. EISDIR: it is a directory.
   static Result<AtomicFile> create(std::string path);
-  /// Creates the temporary file in the directory where the open file `old` is, which it replaces.
-  /// ESTALE: it is there no longer, since somebody replaces names on its path.
+  /// To replace the open file `old`: creates the temporary file in its directory, mode 0600.
+  /// ESTALE: that directory no longer has it under its name. It follows `old` where another process
+  /// moves it.
   static Result<AtomicFile> create_beside(const Fd& old);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -67,8 +68,8 @@ class AtomicFile {
  private:
   AtomicFile(std::string path, Fd directory)
       : path_(std::move(path)), directory_(std::move(directory)) {}
-  Result<void> make();
-  /// The last word of a path of the directory.
+  Result<void> make(mode_t mode);
+  /// The last component of `path`.
   static const char* name_of(const std::string& path) { return path.c_str() + path.rfind('/') + 1; }
   std::string path_;
   std::string temp_path_;  ///< empty: none

@@ -82,7 +82,7 @@ void add_options(CLI::App& app, CheckOptions& o) {
                  "What compat-gen wrote: a file, - for standard input, or oci:REF in a registry")
       ->required()
       ->type_name("");
-  // Else who forgets the server would take this node's verdict for the server's.
+  // Without a server these do nothing, and this node's verdict would pass for the server's.
   app.callback([=] {
     for (const auto* option : {port, ca, token})
       if (option->count() > 0 && server->count() + nodes->count() == 0)

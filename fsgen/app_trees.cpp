@@ -156,7 +156,7 @@ AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candida
 
 bool names_are_known(const std::vector<MapTree>& trees) {
   constexpr std::size_t kLooks = 16;
-  constexpr auto kAsked = std::chrono::microseconds(25);  // what a request takes at least
+  constexpr auto kAsked = std::chrono::microseconds(25);  // half of what counts as slow
   // Files too: NFS keeps their attributes for a shorter time.
   std::vector<std::pair<std::size_t, TreeNodeId>> names;
   std::vector<TreeIndex> indices;

@@ -446,35 +446,35 @@ class Server {
   std::unique_ptr<grpc::Server> server_;
 };
 
+/// What stands behind the last colon of `address`.
+std::optional<std::uint16_t> port_of(const std::string& address) {
+  const auto colon = address.rfind(':');
+  if (colon == address.npos) return std::nullopt;
+  std::uint16_t port = 0;
+  const auto* end = address.data() + address.size();
+  const auto [after, error] = std::from_chars(address.data() + colon + 1, end, port);
+  if (error != std::errc() || after != end) return std::nullopt;
+  return port;
+}
+
 /// The error for what is neither HOST:PORT nor unix:PATH; empty: it is valid.
 std::string bad_address(const std::string& address) {
   if (address.starts_with("unix:")) {
     constexpr auto most = sizeof(sockaddr_un::sun_path) - 1;
     return address.size() > 5 + most ? fmt::format("the path is longer than {} bytes", most) : "";
   }
-  const auto colon = address.rfind(':');
-  std::uint16_t port = 0;
-  const auto* end = address.data() + address.size();
-  const auto* begin = colon == address.npos ? end : address.data() + colon + 1;
-  const auto parsed = std::from_chars(begin, end, port);
-  return begin != end && parsed.ec == std::errc() && parsed.ptr == end
-             ? ""
-             : "'" + address + "' is neither HOST:PORT nor unix:PATH";
+  return port_of(address) ? "" : "'" + address + "' is neither HOST:PORT nor unix:PATH";
 }
 
 /// The loopback address of `text`, such as 127.0.0.1:9090.
 std::optional<sockaddr_in> metrics_address(const std::string& text) {
-  const auto colon = text.rfind(':');
+  const auto port = port_of(text);
   sockaddr_in at{};
   at.sin_family = AF_INET;
-  std::uint16_t port = 0;
-  const auto* end = text.data() + text.size();
-  if (!is_local(text) || colon == text.npos ||
-      ::inet_pton(AF_INET, text.substr(0, colon).c_str(), &at.sin_addr) != 1)
+  if (!port || !is_local(text) ||
+      ::inet_pton(AF_INET, text.substr(0, text.rfind(':')).c_str(), &at.sin_addr) != 1)
     return std::nullopt;
-  const auto [after, error] = std::from_chars(text.data() + colon + 1, end, port);
-  if (error != std::errc() || after != end) return std::nullopt;
-  at.sin_port = htons(port);
+  at.sin_port = htons(*port);
   return at;
 }
 
@@ -512,7 +512,9 @@ void add_options(CLI::App& app, Options& o) {
       ->check(number_from(1, 10'000));
   app.add_option("--metrics", o.metrics, "Serve Prometheus metrics on this loopback address")
       ->check([](const std::string& text) {
-        return metrics_address(text) ? "" : text + " is no loopback address such as 127.0.0.1:9090";
+        return metrics_address(text)
+                   ? ""
+                   : text + " is no IPv4 loopback address and port such as 127.0.0.1:9090";
       })
       ->type_name("HOST:PORT");
   app.add_option("--timeout", o.timeout, "Seconds that one check may take (10)")

@@ -227,11 +227,12 @@ Result<void> edit_bundle(const InstallSettings& settings) {
   const auto hook = TRY(usable(for_plain_runtime(settings)));
   config = TRY(with_hook(std::move(config), path, program, hook));
   // The owner of the bundle may put a link in the place of any name on the path meanwhile, and root
-  // would give that user a config.json anywhere: it lies where the one was that was read, or
-  // nowhere.
+  // would give that user a config.json anywhere: the new file replaces the one that was read, or
+  // the command fails. A link that was there before is followed: the worst is a hook in another
+  // config.json, or in a JSON file that its readers then refuse.
   auto file = TRY(AtomicFile::create_beside(old));
   // process.env may hold secrets: the new file has the old one's owner and mode from its start.
-  if (::fchmod(file.fd(), 0600) != 0 || ::fchown(file.fd(), status.st_uid, status.st_gid) != 0 ||
+  if (::fchown(file.fd(), status.st_uid, status.st_gid) != 0 ||
       ::fchmod(file.fd(), status.st_mode & 0777) != 0)
     return fail_errno(path, "cannot keep its owner and mode");
   TRY(file.write(to_text(config, 2) + "\n"));

@@ -8,8 +8,8 @@
 
 namespace heddle::audit {
 
-/// The tables of an object that ld.so has mapped. They are trusted as ld.so trusts them: whoever
-/// made the object runs code in this process.
+/// The tables of an object that ld.so has mapped. They are trusted as ld.so trusts them: the
+/// object's author runs code in this process.
 struct LoadedObject {
   const ElfW(Rela) * calls = nullptr, *data = nullptr;  ///< DT_JMPREL, DT_RELA
   unsigned long calls_size = 0, data_size = 0;          ///< bytes

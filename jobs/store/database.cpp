@@ -9,6 +9,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <limits>
 
 #include "base/fd.hpp"
 #include "base/result.hpp"
@@ -291,7 +292,11 @@ class Postgres final : public Database {
 
 std::int64_t to_int(const Value& value) {
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return *whole;
-  if (const auto* real = std::get_if<double>(&value)) return static_cast<std::int64_t>(*real);
+  if (const auto* real = std::get_if<double>(&value)) {
+    using Limits = std::numeric_limits<std::int64_t>;
+    if (*real >= 0x1p63) return Limits::max();
+    return *real >= -0x1p63 ? static_cast<std::int64_t>(*real) : Limits::min();
+  }
   if (const auto* text = std::get_if<std::string>(&value))
     return std::strtoll(text->c_str(), nullptr, 10);
   return 0;

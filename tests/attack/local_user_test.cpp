@@ -311,8 +311,9 @@ TEST_F(LocalUser, user_cannot_make_root_put_a_config_where_a_link_leads_to) {
   EXPECT_TRUE(fs::is_empty(victim));
   EXPECT_GT(edited, 0U);
   EXPECT_GT(refused, 0U);
-  EXPECT_EQ(run({"sh", "-c", "ls -A " + place + "/bundle/ " + place + "/other/ | grep -c new"}).out,
-            "0\n");
+  EXPECT_EQ(
+      run({"sh", "-c", "ls -A " + place + "/bundle/ " + place + "/other/ | grep -c '\\.new-'"}).out,
+      "0\n");
 }
 
 // In a directory with unchanged times the names of the map that is replaced are taken.

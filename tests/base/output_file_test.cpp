@@ -90,8 +90,11 @@ TEST_F(OutputFile, stays_in_the_directory_that_it_was_created_in) {
   value_or_throw(file.commit());
   EXPECT_EQ(read_file(path("c/f")).value_or(""), "new");
   EXPECT_EQ(read_file(path("b/f")).value_or(""), "b");
-  // The file that `old` is has no name any more.
+  // The file that `old` is has no name any more, nor when another has the one that /proc shows.
   EXPECT_EQ(AtomicFile::create_beside(old).error().code(), ESTALE);
+  value_or_throw(write_output(path("c/f (deleted)"), "other"));
+  EXPECT_EQ(AtomicFile::create_beside(old).error().code(), ESTALE);
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("c")), fs::directory_iterator()), 2);
   EXPECT_EQ(files(), 3U);
 }
 

@@ -103,7 +103,6 @@ TEST_F(Python, packages_on_300_entries_are_the_same_and_asked_for_once) {
   // From the cached map: each file is looked up once to see that it is unchanged, which takes two
   // requests here, where no attribute is kept; reading it takes LOOKUP, OPEN, GETATTR, READ,
   // RELEASE.
-  slow_.reset();
   slow_down(3'000);  // a slow processor, too, has 32 requests in flight
   const auto again = run_guided({kPython, dir_ / "work/run.py"});
   EXPECT_EQ(again.status, 0) << again.err;
