@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // heddle-slowfs SOURCE DIR [--preset none|server|nfs|lustre] [--delay-us N] [--counts FILE]
-// [--copper]
-// [--image]: serves SOURCE at DIR (which may be SOURCE) read-only, as a file system whose server is
-// N microseconds (200) away. docs/slowfs.md describes the model; kPresets is that page's table.
-// Stays in the foreground; ends when it is unmounted, SIGTERM and SIGINT unmount it.
+// [--attributes SECONDS] [--copper] [--image]: serves SOURCE at DIR (which may be SOURCE)
+// read-only, as a file system whose server is N microseconds (200) away. docs/slowfs.md describes
+// the model; kPresets is that page's table. Stays in the foreground; ends when it is unmounted,
+// SIGTERM and SIGINT unmount it.
 //
 // Requests to the server are counted by opcode and by path. SIGUSR1 writes the counts to FILE,
 // SIGUSR2 does and starts again at zero, and so does the end. FILE appears by rename, for the first
@@ -406,7 +406,7 @@ const Preset* preset_named(std::string_view name) {
 
 int usage() {
   std::cerr << "usage: heddle-slowfs SOURCE DIR [--preset none|server|nfs] [--delay-us N] "
-               "[--counts FILE] [--copper] [--image]\n";
+               "[--attributes SECONDS] [--counts FILE] [--copper] [--image]\n";
   return 2;
 }
 
@@ -414,6 +414,7 @@ int usage() {
 
 int main(int argc, char** argv) {
   long delay_us = 200;
+  double attributes = -1;
   std::vector<const char*> places;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -423,6 +424,8 @@ int main(int argc, char** argv) {
       g.image = true;
     else if (argument == "--delay-us" && i + 1 < argc)
       delay_us = std::atol(argv[++i]);
+    else if (argument == "--attributes" && i + 1 < argc)
+      attributes = std::atof(argv[++i]);
     else if (argument == "--counts" && i + 1 < argc)
       g.counts_file = std::filesystem::absolute(argv[++i]).string();
     else if (argument == "--preset" && i + 1 < argc && preset_named(argv[i + 1]))
@@ -434,6 +437,7 @@ int main(int argc, char** argv) {
   }
   if (places.size() != 2 || delay_us < 0 || delay_us >= 1'000'000) return usage();
   g.delay.tv_nsec = delay_us * 1000;
+  if (attributes >= 0) g.preset.files = attributes;
   g.source = ::open(places[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (g.source < 0) {
     std::cerr << "heddle-slowfs: " << places[0] << ": cannot open: " << std::strerror(errno)

@@ -48,7 +48,8 @@ struct SlowOptions {
   int delay_us = 200;
   const char* preset = "none";
   bool copper = false;
-  bool image = false;  ///< as of squashfuse: mtime is ctime too
+  bool image = false;   ///< as of squashfuse: mtime is ctime too
+  int attributes = -1;  ///< seconds that a file's attributes stay known; -1: the preset's
 };
 
 /// A directory served by bench/slowfs (-DHEDDLE_SLOW_FS, its path), until the end.
@@ -70,6 +71,8 @@ class SlowMount {
                                      std::to_string(options.delay_us),
                                      "--counts",
                                      counts_};
+    if (options.attributes >= 0)
+      argv.insert(argv.end(), {"--attributes", std::to_string(options.attributes)});
     if (options.copper) argv.emplace_back("--copper");
     if (options.image) argv.emplace_back("--image");
     server_ = value_or_throw(spawn(argv[0], argv));
