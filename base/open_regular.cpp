@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file_systems.hpp"
+#include "base/trusted_path.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
@@ -136,14 +137,19 @@ Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint6
 }
 
 Result<Fd> open_log(const std::string& path) {
-  constexpr int kAppend = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  constexpr int kAppend = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  const auto slash = path.rfind('/');
+  const Fd directory =
+      TRY(open_directory_to_write(slash == path.npos ? std::string() : path.substr(0, slash + 1)));
+  const auto name = path.substr(slash + 1);
   struct stat status {};
-  // Opening a device may have effects (a tape rewinds), so lstat comes first; fstat finds a file
-  // that was exchanged in between.
-  if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
-    auto file = open_file(path, kAppend | O_CREAT, 0644);
-    if (!file) return file;
-    if (::fstat(file->get(), &status) == 0 && S_ISREG(status.st_mode)) return file;
+  // Opening a device may have effects (a tape rewinds), so its type is read first; fstat finds a
+  // file that was exchanged in between.
+  if (::fstatat(directory.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+      S_ISREG(status.st_mode)) {
+    Fd file(::openat(directory.get(), name.c_str(), kAppend | O_CLOEXEC, 0644));
+    if (!file) return fail_errno(path, "cannot open");
+    if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode)) return file;
   }
   return fail(path, "cannot use as log", "not a regular file", "name a file of its own");
 }

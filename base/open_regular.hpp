@@ -31,7 +31,8 @@ Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint
 Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve);
 
 /// Opens `path` for appending; creates it (0644) if it is missing. Others may write to the
-/// directory of root's log, so a symbolic link is not followed and only a regular file is opened.
+/// directory of root's log, so a symbolic link is not followed, on the path only as by
+/// open_directory_to_write(), and only a regular file is opened.
 Result<Fd> open_log(const std::string& path);
 
 }  // namespace heddle

@@ -2,13 +2,14 @@
 #include "base/output_file.hpp"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <charconv>
 #include <cstdio>
-#include <filesystem>
 
+#include "base/trusted_path.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
@@ -22,6 +23,70 @@ bool is_kernels(const std::string& path) {
 
 Error not_regular(const std::string& path) {
   return Error::with_code(EINVAL, path, "cannot write", "not a regular file");
+}
+
+/// Where a path leads when its last component's links are followed.
+struct Place {
+  Fd directory;
+  std::string name;  ///< there
+  mode_t type = 0;   ///< S_IFMT; 0: nothing has the name
+  bool by_link = false;
+  std::string kernels;  ///< instead: a path in /dev or /proc, which only root's links are in
+};
+
+/// Whether the link may be followed by its owner and its directory's (protected_symlinks, proc(5)).
+bool kernel_follows(const struct stat& link, const struct stat& directory) {
+  constexpr mode_t kShared = S_ISVTX | S_IWOTH;
+  return (directory.st_mode & kShared) != kShared || link.st_uid == ::geteuid() ||
+         link.st_uid == directory.st_uid;
+}
+
+Result<Place> find_place(const std::string& path) {
+  std::string at = path;
+  for (int links = 0; links <= 40; ++links) {  // the kernel's limit (fs/namei.c, MAXSYMLINKS)
+    const auto slash = at.rfind('/');
+    auto name = at.substr(slash + 1);
+    if (name.empty() || name == "." || name == "..")
+      return fail_errno(path, "cannot write", path.empty() ? ENOENT : EISDIR);
+    const auto above = slash == at.npos ? std::string() : at.substr(0, slash + 1);
+    auto directory = open_directory_to_write(above);
+    if (!directory && directory.error().code() != EPERM)
+      return fail_errno(path, "cannot write", directory.error().code());
+    if (!directory) return fail(std::move(directory.error()));
+    Fd file(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!file && errno != ENOENT) return fail_errno(path, "cannot write");
+    if (!file && links > 0) return fail(path, "cannot write", "a dangling symbolic link");
+    if (!file) return Place{std::move(*directory), std::move(name), 0, false, {}};
+    struct stat status {
+    }, above_it{};
+    if (::fstat(file.get(), &status) != 0 || ::fstat(directory->get(), &above_it) != 0)
+      return fail_errno(path, "cannot write");
+    if (!S_ISLNK(status.st_mode))
+      return Place{std::move(*directory), std::move(name), status.st_mode & S_IFMT, links > 0, {}};
+    if (!may_follow_to_write(file) || !kernel_follows(status, above_it))
+      return fail(Error::with_code(EACCES, path, "cannot write",
+                                   "the symbolic link belongs to another user"));
+    std::string target(static_cast<std::size_t>(PATH_MAX), '\0');
+    const auto length = ::readlinkat(file.get(), "", target.data(), target.size());
+    if (length <= 0) return fail_errno(path, "cannot write");
+    target.resize(static_cast<std::size_t>(length));
+    at = target.starts_with('/') ? target : above + target;
+    if (is_kernels(at)) return Place{Fd(), {}, S_IFCHR, true, at};
+  }
+  return fail_errno(path, "cannot write", ELOOP);
+}
+
+/// Where a new file replaces `path`.
+Result<Place> find_replaceable(const std::string& path) {
+  if (named_descriptor(path) || is_kernels(path)) return fail(not_regular(path));
+  auto place = TRY(find_place(path));
+  if (S_ISDIR(place.type)) return fail_errno(path, "cannot write", EISDIR);
+  if (place.type != 0 && !S_ISREG(place.type)) return fail(not_regular(path));
+  // Behind a link only what could be written without replacing it.
+  if (place.by_link &&
+      ::faccessat(place.directory.get(), place.name.c_str(), W_OK, AT_EACCESS) != 0)
+    return fail_errno(path, "cannot write");
+  return place;
 }
 
 }  // namespace
@@ -39,29 +104,6 @@ std::optional<int> named_descriptor(std::string_view path) {
   return std::nullopt;
 }
 
-Result<std::string> replaceable_path(const std::string& path) {
-  struct stat st {};
-  if (named_descriptor(path) || is_kernels(path)) return fail(not_regular(path));
-  if (::lstat(path.c_str(), &st) != 0) {
-    if (errno == ENOENT) return path;
-    return fail_errno(path, "cannot write");
-  }
-  if (S_ISREG(st.st_mode)) return path;
-  if (S_ISDIR(st.st_mode)) return fail_errno(path, "cannot write", EISDIR);
-  if (!S_ISLNK(st.st_mode)) return fail(not_regular(path));
-  // By opening it the kernel decides whether the link may be followed (protected_symlinks, proc(5))
-  // and the file written. O_NONBLOCK: for a pipe without a reader.
-  const auto fd = open_file(path, O_WRONLY | O_NONBLOCK | O_NOCTTY);
-  if (!fd && fd.error().code() == ENOENT)
-    return fail(path, "cannot write", "a dangling symbolic link");
-  if (!fd && fd.error().code() != ENXIO) return fail_errno(path, "cannot write", fd.error().code());
-  if (!fd || ::fstat(fd->get(), &st) != 0 || !S_ISREG(st.st_mode)) return fail(not_regular(path));
-  std::error_code error;
-  auto real = std::filesystem::canonical(path, error).string();
-  if (error) return fail_errno(path, "cannot write", error.value());
-  return real;
-}
-
 Result<Fd> open_unreplaceable(const std::string& path) {
   if (const auto number = named_descriptor(path)) {
     // A duplicate stays valid when another user of the original closes it.
@@ -72,10 +114,28 @@ Result<Fd> open_unreplaceable(const std::string& path) {
       return fail_errno(path, "cannot write", EBADF);
     return fd;
   }
-  struct stat st {};
-  if (!is_kernels(path) && (::stat(path.c_str(), &st) != 0 || S_ISREG(st.st_mode))) return Fd();
-  auto fd = open_file(path, O_WRONLY | O_NOCTTY);
-  if (!fd) return fail_errno(path, "cannot write", fd.error().code());
+  if (is_kernels(path)) {
+    auto fd = open_file(path, O_WRONLY | O_NOCTTY);
+    if (!fd) return fail_errno(path, "cannot write", fd.error().code());
+    return fd;
+  }
+  const auto place = find_place(path);  // AtomicFile reports the failure
+  if (!place || place->type == 0 || S_ISREG(place->type)) return Fd();
+  if (!place->kernels.empty()) return open_unreplaceable(place->kernels);
+  int fd = -1;
+  do {  // a pipe waits
+    fd = ::openat(place->directory.get(), place->name.c_str(),
+                  O_WRONLY | O_NOCTTY | O_NOFOLLOW | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return fail_errno(path, "cannot write");
+  return Fd(fd);
+}
+
+Result<Fd> open_in_place(const std::string& path) {
+  const auto place = TRY(find_replaceable(path));
+  Fd fd(::openat(place.directory.get(), place.name.c_str(),
+                 O_WRONLY | O_TRUNC | O_NOCTTY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return fail_errno(path, "cannot write");
   return fd;
 }
 
@@ -103,68 +163,83 @@ Result<void> write_output(const std::string& path, std::string_view text) {
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
-      temp_path_(std::exchange(other.temp_path_, {})),
+      name_(std::move(other.name_)),
+      temp_(std::exchange(other.temp_, {})),
       directory_(std::move(other.directory_)),
       fd_(std::move(other.fd_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (!temp_path_.empty()) ::unlinkat(directory_.get(), name_of(temp_path_), 0);
+  if (!temp_.empty()) ::unlinkat(directory_.get(), temp_.c_str(), 0);
 }
 
-Result<void> AtomicFile::make(mode_t mode) {
+Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
+  auto place = TRY(find_replaceable(path));
+  AtomicFile out(path, std::move(place.name), std::move(place.directory));
   static std::atomic<unsigned> counter{0};
   // Not mkstemp, whose mode is always 0600, since others read the published file.
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string temp =
-        path_ + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-    fd_ = Fd(::openat(directory_.get(), name_of(temp),
-                      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
-    if (fd_) {
-      temp_path_ = std::move(temp);
-      return {};
+        out.name_ + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    out.fd_ = Fd(::openat(out.directory_.get(), temp.c_str(),
+                          O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+    if (out.fd_) {
+      out.temp_ = std::move(temp);
+      return out;
     }
     if (errno != EEXIST) break;
   }
-  return fail_errno(path_, "cannot write");
+  return fail_errno(path, "cannot write");
 }
 
-Result<AtomicFile> AtomicFile::create(std::string path) {
-  path = TRY(replaceable_path(path));
-  const auto parent = std::filesystem::path(path).parent_path();
-  auto directory = open_file(parent.empty() ? "." : parent.string(), O_PATH | O_DIRECTORY);
-  if (!directory) return fail_errno(path, "cannot write", directory.error().code());
-  AtomicFile out(std::move(path), std::move(*directory));
-  TRY(out.make(0666));
-  return out;
-}
-
-Result<AtomicFile> AtomicFile::create_beside(const Fd& old) {
-  const auto link = "/proc/self/fd/" + std::to_string(old.get());
-  std::error_code error;
-  const std::string path = std::filesystem::read_symlink(link, error);
-  if (error) return fail_errno(link, "cannot read", error.value());
-  AtomicFile out(path,
-                 TRY(open_file(std::filesystem::path(path).parent_path(), O_PATH | O_DIRECTORY)));
-  struct stat is {
-  }, was{};
-  if (::fstat(old.get(), &was) != 0 ||
-      ::fstatat(out.directory_.get(), name_of(path), &is, AT_SYMLINK_NOFOLLOW) != 0 ||
-      is.st_dev != was.st_dev || is.st_ino != was.st_ino)
-    return fail(
-        Error::with_code(ESTALE, path, "cannot write", "it was moved or replaced meanwhile"));
-  TRY(out.make(0600));
-  return out;
+void AtomicFile::sync_directory() const {
+  // The file is published already, also on file systems that cannot sync directories (EINVAL).
+  const Fd directory(::openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory) ::fsync(directory.get());
 }
 
 Result<void> AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0 ||
-      ::renameat(directory_.get(), name_of(temp_path_), directory_.get(), name_of(path_)) != 0)
+      ::renameat(directory_.get(), temp_.c_str(), directory_.get(), name_.c_str()) != 0)
     return fail_errno(path_, "cannot write");
-  temp_path_.clear();
-  // The file is published already, also on file systems that cannot sync directories (EINVAL).
-  const Fd directory(::openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory) ::fsync(directory.get());
+  temp_.clear();
+  sync_directory();
   return {};
+}
+
+Result<bool> AtomicFile::commit_new(const std::string& name) {
+  const int at = directory_.get();
+  if (::fsync(fd_.get()) != 0) return fail_errno(path_, "cannot write");
+  // Some file systems have no links, others no RENAME_NOREPLACE.
+  if (::linkat(at, temp_.c_str(), at, name.c_str(), 0) == 0) {
+    ::unlinkat(at, temp_.c_str(), 0);
+  } else if (errno == EEXIST) {
+    return false;
+  } else if (::renameat2(at, temp_.c_str(), at, name.c_str(), RENAME_NOREPLACE) != 0) {
+    if (errno == EEXIST) return false;
+    return fail_errno(path_, "cannot write");
+  }
+  temp_.clear();
+  sync_directory();
+  return true;
+}
+
+Result<Fd> AtomicFile::commit_open() {
+  // For a rename over a file ext4 writes the new one to the disk first, not for an exchange.
+  const int at = directory_.get();
+  const auto exchange = [&] {
+    return ::renameat2(at, temp_.c_str(), at, name_.c_str(), RENAME_EXCHANGE) == 0;
+  };
+  if (exchange()) {
+    if (::unlinkat(at, temp_.c_str(), 0) != 0) {
+      const int error = errno;  // it has become a directory, for example
+      (void)exchange();
+      return fail_errno(path_, "cannot write", error);
+    }
+  } else if (::renameat(at, temp_.c_str(), at, name_.c_str()) != 0) {
+    return fail_errno(path_, "cannot write");
+  }
+  temp_.clear();
+  return std::move(fd_);
 }
 
 }  // namespace heddle

@@ -13,11 +13,6 @@ namespace heddle {
 /// Opening such a name would write from the start of a regular file, over others' output.
 std::optional<int> named_descriptor(std::string_view path);
 
-/// The path to rename a new file to in order to replace `path`: itself, or a symbolic link's
-/// target. Failure: it is not a regular file (a device, a pipe, a directory), or may not be
-/// written.
-Result<std::string> replaceable_path(const std::string& path);
-
 /// Opens `path` for writing if it cannot be replaced: a device, a pipe (waits for its reader, as a
 /// shell's `>` does) or a descriptor's name. No descriptor: a regular file, or none yet.
 Result<Fd> open_unreplaceable(const std::string& path);
@@ -40,41 +35,42 @@ class OutputFile {
 /// prepare() and write().
 Result<void> write_output(const std::string& path, std::string_view text);
 
-/// A file written under a temporary name in its directory and published by commit(): fsync, rename,
-/// fsync of the directory. Readers see the old file or the whole new one. Without commit() the
-/// destructor removes the temporary file. The directory stays the one that was opened first, also
-/// when another is put into its place.
+/// A file written under a temporary name in its directory and published by a commit. Readers see
+/// the old file or the whole new one. Without a commit the destructor removes the temporary file.
+/// The directory stays the one that was opened first, also when another is put into its place.
 class AtomicFile {
  public:
-  /// Creates the temporary file beside `path`, mode 0666 less the umask. A symbolic link stays, and
-  /// its target is replaced. EINVAL: `path` is a device, a pipe, a descriptor's name, or in /dev or
-  /// /proc. EISDIR: it is a directory.
-  static Result<AtomicFile> create(std::string path);
-  /// To replace the open file `old`: creates the temporary file in its directory, mode 0600.
-  /// ESTALE: that directory no longer has it under its name. It follows `old` where another process
-  /// moves it.
-  static Result<AtomicFile> create_beside(const Fd& old);
+  /// Creates the temporary file beside `path`, `mode` less the umask. A symbolic link stays, and
+  /// its target is replaced; root follows only root's (open_directory_to_write()). EINVAL: `path`
+  /// is a device, a pipe, a descriptor's name, or in /dev or /proc. EISDIR: it is a directory.
+  static Result<AtomicFile> create(const std::string& path, mode_t mode = 0666);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
   int fd() const noexcept { return fd_.get(); }
-  /// The file's path until commit(), for libraries that write to a path.
-  const std::string& temp_path() const noexcept { return temp_path_; }
   Result<void> write(std::string_view data) { return write_all(fd_.get(), data, path_); }
-  /// Publishes the file. On failure the old file, if any, stays.
+  /// Publishes the file: fsync, rename, fsync of the directory. On failure the old file, if any,
+  /// stays.
   Result<void> commit();
+  /// Likewise under `name` in the same directory. false: there is such a file.
+  Result<bool> commit_new(const std::string& name);
+  /// Publishes the file without waiting for the disk. Result: its descriptor, to write on.
+  Result<Fd> commit_open();
 
  private:
-  AtomicFile(std::string path, Fd directory)
-      : path_(std::move(path)), directory_(std::move(directory)) {}
-  Result<void> make(mode_t mode);
-  /// The last component of `path`.
-  static const char* name_of(const std::string& path) { return path.c_str() + path.rfind('/') + 1; }
-  std::string path_;
-  std::string temp_path_;  ///< empty: none
+  AtomicFile(std::string path, std::string name, Fd directory)
+      : path_(std::move(path)), name_(std::move(name)), directory_(std::move(directory)) {}
+  void sync_directory() const;
+  std::string path_;  ///< for messages
+  std::string name_;  ///< in the directory
+  std::string temp_;  ///< likewise; empty: none
   Fd directory_;
   Fd fd_;
 };
+
+/// Opens the regular file `path` to write it anew in its place, where its directory takes no new
+/// file. Links: as AtomicFile::create().
+Result<Fd> open_in_place(const std::string& path);
 
 }  // namespace heddle

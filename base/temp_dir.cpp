@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "base/temp_dir.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <fts.h>
 #include <limits.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -17,6 +17,8 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+
+#include "base/trusted_path.hpp"
 
 namespace heddle {
 namespace {
@@ -101,13 +103,37 @@ void on_signal(int number) {
   errno = before;
 }
 
-/// Whether `path` is on another file system than its parent.
-bool is_mount_point(const std::string& path) {
-  struct stat here {};
-  struct stat above {};
-  if (::lstat(path.c_str(), &here) != 0) return errno != ENOENT && errno != ENOTDIR;
-  if (!S_ISDIR(here.st_mode)) return false;
-  return ::stat((path + "/..").c_str(), &above) != 0 || here.st_dev != above.st_dev;
+/// Removes what is in `directory`, but nothing on another file system. Names are resolved one at a
+/// time: whoever moves directories meanwhile leads it nowhere else. Result: the first errno, or 0.
+int empty_directory(Fd directory, dev_t device) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(directory.get()), ::closedir);
+  if (!entries) return errno;
+  (void)directory.release();
+  const int here = ::dirfd(entries.get());
+  int first_error = 0;
+  const auto note = [&](int error) {
+    if (error != ENOENT && first_error == 0) first_error = error;
+  };
+  while (const auto* entry = ::readdir(entries.get())) {
+    const char* name = entry->d_name;
+    if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
+    if (::unlinkat(here, name, 0) == 0) continue;
+    if (errno != EISDIR && errno != EPERM) {  // EPERM: POSIX's for a directory
+      note(errno);
+      continue;
+    }
+    const int why = errno;
+    Fd below(::openat(here, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    if (!below && errno == ENOTDIR) {
+      note(why);
+      continue;
+    }
+    if (below && ::fstat(below.get(), &status) == 0 && status.st_dev == device)
+      if (const int error = empty_directory(std::move(below), device); error != 0) note(error);
+    if (::unlinkat(here, name, AT_REMOVEDIR) != 0) note(errno);
+  }
+  return first_error;
 }
 
 }  // namespace
@@ -126,6 +152,8 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
   if (std::error_code error; parent.front() != '/')
     if (const auto whole = std::filesystem::absolute(parent, error); !error)
       parent = whole.lexically_normal().string();
+  if (auto place = open_directory_to_write(parent); !place && place.error().code() == EPERM)
+    return fail(std::move(place.error()));  // it could not be removed
   std::string path = parent + "/" + prefix + "-XXXXXX";
   const SignalsHeld held;
   if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary directory in it");
@@ -187,22 +215,37 @@ void clean_up_on_signals() {
 }
 
 Result<void> remove_tree(const std::string& path) {
-  // The mount may show all files of the machine (fs-record's loopback).
-  if (is_mount_point(path)) return fail_errno(path, "cannot remove", EBUSY);
-  char* roots[] = {const_cast<char*>(path.c_str()), nullptr};
-  std::unique_ptr<FTS, int (*)(FTS*)> walk(
-      ::fts_open(roots, FTS_PHYSICAL | FTS_XDEV | FTS_NOCHDIR, nullptr), ::fts_close);
-  if (!walk) return fail_errno(path, "cannot remove");
-  int first_error = 0;
-  while (FTSENT* entry = ::fts_read(walk.get())) {
-    if (entry->fts_info == FTS_D) continue;
-    if (entry->fts_info == FTS_NS && entry->fts_errno == ENOENT) continue;
-    const int rc = entry->fts_info == FTS_DP || entry->fts_info == FTS_DNR
-                       ? ::rmdir(entry->fts_accpath)
-                       : ::unlink(entry->fts_accpath);
-    if (rc != 0 && errno != ENOENT && !first_error) first_error = errno;
+  const auto slash = path.find_last_not_of('/') == path.npos
+                         ? path.npos
+                         : path.rfind('/', path.find_last_not_of('/'));
+  const auto name = slash == path.npos ? path : path.substr(slash + 1);
+  const auto above =
+      open_directory_to_write(slash == path.npos ? std::string() : path.substr(0, slash + 1));
+  const auto gone = [](int error) { return error == ENOENT || error == ENOTDIR; };
+  if (!above && gone(above.error().code())) return {};
+  if (!above) return fail(above.error());
+  struct stat here {
+  }, around{};
+  if (::fstat(above->get(), &around) != 0 ||
+      ::fstatat(above->get(), name.c_str(), &here, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (gone(errno)) return {};
+    return fail_errno(path, "cannot remove");
   }
-  if (first_error) return fail_errno(path, "cannot remove", first_error);
+  if (!S_ISDIR(here.st_mode)) {
+    if (::unlinkat(above->get(), name.c_str(), 0) != 0 && errno != ENOENT)
+      return fail_errno(path, "cannot remove");
+    return {};
+  }
+  // The mount may show all files of the machine (fs-record's loopback).
+  if (here.st_dev != around.st_dev) return fail_errno(path, "cannot remove", EBUSY);
+  Fd directory(
+      ::openat(above->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const bool same =
+      directory && ::fstat(directory.get(), &here) == 0 && here.st_dev == around.st_dev;
+  int error = same ? empty_directory(std::move(directory), around.st_dev) : 0;
+  if (::unlinkat(above->get(), name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT && error == 0)
+    error = errno;
+  if (error != 0) return fail_errno(path, "cannot remove", error);
   return {};
 }
 

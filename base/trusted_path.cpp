@@ -2,13 +2,14 @@
 #include "base/trusted_path.hpp"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 
-#include "base/fd.hpp"
+#include "base/open_regular.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
@@ -58,8 +59,8 @@ std::string target_of(const Fd& fd) {
   return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
 }
 
-/// Resolves `path` from the root and checks each component and each link, whose owner can redirect
-/// it. Result: the file; none if it does not exist.
+/// Resolves `path` and checks each component and each link, whose owner can redirect it. Result:
+/// the file; none if it does not exist.
 Result<Fd> walk(std::string path) {
   const Trusted trusted;
   int links = 0;
@@ -109,6 +110,61 @@ Result<void> check_trusted_file(const std::string& path) {
   if (file && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)))
     return fail(path, kWhat, "it is not a regular file");
   return {};
+}
+
+bool may_follow_to_write(const Fd& fd) {
+  struct stat status {};
+  return !is_systems_root() || (::fstat(fd.get(), &status) == 0 && status.st_uid == 0);
+}
+
+Result<Fd> open_directory_to_write(const std::string& path) {
+  constexpr int kDirectory = O_PATH | O_DIRECTORY;
+  if (!is_systems_root()) return open_file(path.empty() ? "." : path, kDirectory);
+  // The common case, in one call; not before Linux 5.6.
+  if (auto directory =
+          open_resolved(AT_FDCWD, path.empty() ? "." : path, kDirectory, RESOLVE_NO_SYMLINKS))
+    return directory;
+  int links = 0;
+  std::string left = path;
+  Fd here = TRY(open_file(left.starts_with('/') ? "/" : ".", kDirectory));
+  for (;;) {
+    const auto begin = left.find_first_not_of('/');
+    if (begin == left.npos) return here;
+    const auto end = std::min(left.find('/', begin), left.size());
+    const auto name = left.substr(begin, end - begin);
+    left.erase(0, end);
+    Fd next(::openat(here.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path, "cannot open");
+    if (S_ISLNK(status.st_mode)) {
+      if (!may_follow_to_write(next))
+        return fail(Error::with_code(EPERM, path, "cannot write there",
+                                     "root follows no link of another user: " + name,
+                                     "name the directory itself"));
+      if (++links > kMostLinks) return fail_errno(path, "cannot open", ELOOP);
+      const auto target = target_of(next);
+      left.insert(0, target + "/");
+      if (target.starts_with('/')) here = TRY(open_file("/", kDirectory));
+    } else if (S_ISDIR(status.st_mode)) {
+      here = std::move(next);
+    } else {
+      return fail_errno(path, "cannot open", ENOTDIR);
+    }
+  }
+}
+
+Result<Fd> make_directory_to_write(const std::string& path, mode_t mode) {
+  auto there = open_directory_to_write(path);
+  const auto last = path.find_last_not_of('/');
+  if (there || there.error().code() != ENOENT || last == path.npos) return there;
+  const auto slash = path.rfind('/', last);
+  const auto name = path.substr(slash == path.npos ? 0 : slash + 1, last - slash);
+  const Fd above =
+      TRY(slash == path.npos ? open_directory_to_write("")
+                             : make_directory_to_write(path.substr(0, slash + 1), mode));
+  if (::mkdirat(above.get(), name.c_str(), mode) != 0 && errno != EEXIST)
+    return fail_errno(path, "cannot make the directory");
+  return open_directory_to_write(path);
 }
 
 }  // namespace heddle

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
-#include "base/result.hpp"
+#include "base/fd.hpp"
 
 namespace heddle {
 
@@ -23,5 +25,19 @@ Result<void> check_trusted_directory(const std::string& path);
 
 /// Likewise for the regular file `path`, which may be in a sticky directory.
 Result<void> check_trusted_file(const std::string& path);
+
+// Where root writes below another user's directory (a report, a log, an archive), a symbolic link
+// of that user could lead it to any file of the machine: root follows none but root's. Directories
+// cannot be used so, since a user can move only the user's own there.
+
+/// Whether this process may follow the symbolic link `fd` (O_PATH) to write: as the machine's root
+/// only root's.
+bool may_follow_to_write(const Fd& fd);
+
+/// Opens the directory `path` (O_PATH) to create, replace or remove files in it, following links by
+/// may_follow_to_write(). Empty: the working directory. EPERM: it may not follow one.
+Result<Fd> open_directory_to_write(const std::string& path);
+/// Likewise; makes it and those above it that are missing, with `mode` less the umask.
+Result<Fd> make_directory_to_write(const std::string& path, mode_t mode);
 
 }  // namespace heddle

@@ -184,8 +184,7 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
   const auto text = tables(job, collated, layout);
   auto metadata = job;
   metadata["collector"].erase("perf_on");
-  AtomicFile file = TRY(AtomicFile::create(path));
-  if (::fchmod(file.fd(), 0600) != 0) return fail_errno(path, "cannot change the mode");
+  AtomicFile file = TRY(AtomicFile::create(path, 0600));
   TarFile tar = TRY(TarFile::begin(file, path));
   TRY(tar.add(is_epmt ? "./job_metadata" : "job.json", metadata.dump(1) + "\n", seconds));
   if (is_epmt) {
@@ -196,20 +195,8 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
     TRY(tar.add("libraries.tsv", text.libraries, seconds));
   }
   TRY(tar.end());
-  if (::fsync(file.fd()) != 0) return fail_errno(path, "cannot write");
   // Other nodes may write to the directory at once, and epmt's name is the same on all.
-  for (;; path = numbered(++number)) {
-    if (::link(file.temp_path().c_str(), path.c_str()) == 0) break;
-    if (errno == EEXIST) continue;
-    // There are file systems without links.
-    if (::renameat2(AT_FDCWD, file.temp_path().c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) ==
-        0)
-      break;
-    if (errno == EEXIST) continue;
-    return fail_errno(path, "cannot write");
-  }
-  if (const auto parent = open_file(directory, O_RDONLY | O_DIRECTORY))
-    (void)::fsync(parent->get());
+  while (!TRY(file.commit_new(path.substr(directory.size() + 1)))) path = numbered(++number);
   return path;
 }
 

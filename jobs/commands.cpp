@@ -146,9 +146,10 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
   const auto path = write_archive(directory, job, collated, o.epmt ? Layout::epmt : Layout::ours);
   if (!path) {
     const int code = path.error().code();
-    throw Error::with_code(code, directory, "cannot write the job's archive",
-                           code == 0 ? path.error().message() : std::strerror(code),
-                           "fs-job stage --left --jobid " + spool.jobid() + " --to DIR");
+    throw Error::with_code(
+        code, directory, "cannot write the job's archive",
+        code == 0 || code == EPERM ? path.error().message() : std::strerror(code),
+        "fs-job stage --left --jobid " + spool.jobid() + " --to DIR");
   }
   value_or_throw(spool.remove());
   return *path;

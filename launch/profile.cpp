@@ -252,8 +252,9 @@ Result<std::string> ProfileDirectory::read(const std::string& path) const {
 }
 
 Result<void> ProfileDirectory::write(const std::string& path, const std::string& text) const {
-  auto file = TRY(AtomicFile::create(path));
-  if (::fchmod(file.fd(), is_system_ ? 0644 : 0600) != 0) return fail_errno(path, "cannot write");
+  auto file = TRY(AtomicFile::create(path, 0600));
+  // A system's is for all, whatever the umask.
+  if (is_system_ && ::fchmod(file.fd(), 0644) != 0) return fail_errno(path, "cannot write");
   TRY(file.write(text));
   return file.commit();
 }
@@ -261,6 +262,7 @@ Result<void> ProfileDirectory::write(const std::string& path, const std::string&
 /// An open file description's lock, which works on NFS too, where it needs a file that can be
 /// written.
 Result<Fd> ProfileDirectory::lock() const {
+  TRY(check_trusted_directory(path_));  // before it or one above is made
   std::error_code error;
   fs::create_directories(fs::path(path_).parent_path(), error);
   if (::mkdir(path_.c_str(), is_system_ ? 0755 : 0700) != 0 && errno != EEXIST)

@@ -15,6 +15,7 @@
 #include "base/escape.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "record/recorded_run.hpp"
 #include "record/trace/trace_reader.hpp"
@@ -194,6 +195,8 @@ std::uint64_t count_files() {
 /// report.
 Result<std::string> copy_slim(const UsedFiles& used, const std::string& target) {
   std::error_code error;
+  // Root copies files with their owners and modes: nobody else may lead it elsewhere meanwhile.
+  if (is_systems_root()) TRY(check_trusted_directory(fs::absolute(target, error)));
   fs::create_directories(target, error);
   if (error) return fail_errno(target, "cannot make the directory", error.value());
   if (!fs::is_empty(target, error))

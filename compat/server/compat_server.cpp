@@ -46,6 +46,7 @@
 #include "base/notify_ready.hpp"
 #include "base/run_main.hpp"
 #include "base/sandbox/privileges.hpp"
+#include "base/trusted_path.hpp"
 #include "compat/server/judge_pool.hpp"
 #include "compat/server/reflection_v1.hpp"
 #include "compat/server/token_file.hpp"
@@ -544,9 +545,12 @@ std::string index_dir() {
 /// Makes `directory`, mode 0700, for `user`. An existing one is not changed: if `user` cannot write
 /// to it, nothing is stored.
 void make_directory_for(const std::string& directory, const passwd& user) {
-  if (::mkdir(directory.c_str(), 0700) != 0) return;
-  const auto fd = open_file(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-  if (fd) static_cast<void>(::fchown(fd->get(), user.pw_uid, user.pw_gid));
+  const auto place = std::filesystem::path(directory);
+  const auto above = open_directory_to_write(place.parent_path());
+  if (!above || ::mkdirat(above->get(), place.filename().c_str(), 0700) != 0) return;
+  const Fd fd(::openat(above->get(), place.filename().c_str(),
+                       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (fd) static_cast<void>(::fchown(fd.get(), user.pw_uid, user.pw_gid));
 }
 
 /// Becomes the user `name` when started by root: a client that compromises this process or a judge

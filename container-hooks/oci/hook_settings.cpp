@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/oci/hook_settings.hpp"
 
+#include <fcntl.h>
+#include <grp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,6 +129,22 @@ HookSettings for_plain_runtime(const InstallSettings& settings) {
   return hook;
 }
 
+/// The owner of a bundle may put a link in the place of any name in it, and root would add a hook
+/// to any config.json of the machine, or put that user's in any directory. So root becomes the
+/// owner, for the rest of the process: what the owner's links lead to, the owner could write as
+/// well.
+Result<void> become_owner_of(const std::string& directory) {
+  if (!is_systems_root()) return {};
+  const Fd opened = TRY(open_file(directory, O_PATH | O_DIRECTORY));
+  struct stat status {};
+  if (::fstat(opened.get(), &status) != 0) return fail_errno(directory, "cannot inspect it");
+  if (status.st_uid != 0 && (::setgroups(0, nullptr) != 0 || ::setegid(status.st_gid) != 0 ||
+                             ::seteuid(status.st_uid) != 0))
+    return fail_errno(directory, "cannot become its owner");
+  // A third user may lead neither root nor that owner elsewhere.
+  return check_trusted_directory(std::filesystem::absolute(directory).lexically_normal());
+}
+
 }  // namespace
 
 Result<SwapRequest> annotated(SwapRequest request,
@@ -196,14 +214,13 @@ Result<void> install_hook(const InstallSettings& settings) {
   if (directory.empty())
     return fail("HOME", "is not set", "it names the hook's directory", "give --dir");
   directory = std::filesystem::absolute(directory).lexically_normal();
-  std::error_code error;  // the next call there reports it
-  std::filesystem::create_directories(directory, error);
-  TRY(check_trusted_directory(directory));
+  TRY(check_trusted_directory(directory));  // before it is made
+  TRY(make_directory_to_write(directory, 0755));
   HookSettings hook = TRY(usable(for_hooks ? settings.hook : requested(settings.hook)));
   hook.hook_file = directory + (for_hooks ? "/50-heddle-mpi.json" : "/heddle.json");
   const auto json = for_hooks ? podman_hook(program, hook) : cdi_spec(program, hook);
   TRY(write_output(hook.hook_file, to_text(json, 2) + "\n"));
-  if (hook.log.starts_with('/')) std::filesystem::create_directories(directory_of(hook.log), error);
+  if (hook.log.starts_with('/')) (void)make_directory_to_write(directory_of(hook.log), 0755);
   if (for_hooks && directory != "/usr/share/containers/oci/hooks.d")
     say("note: podman reads it only with --hooks-dir " + escape_for_terminal(directory) +
         ", or hooks_dir in containers.conf");
@@ -218,23 +235,23 @@ Result<void> print_cdi(const InstallSettings& settings) {
 
 Result<void> edit_bundle(const InstallSettings& settings) {
   const auto program = TRY(trusted_hook());
+  const auto hook = TRY(usable(for_plain_runtime(settings)));
+  TRY(become_owner_of(settings.directory));
   const auto path = settings.directory + "/config.json";
   const Fd old = TRY(open_regular(path));
   struct stat status {};
   if (::fstat(old.get(), &status) != 0) return fail_errno(path, "cannot inspect it");
   const auto text = TRY(read_all(old.get(), path, kConfigLimit));
   auto config = TRY(parse_json(text, path));
-  const auto hook = TRY(usable(for_plain_runtime(settings)));
   config = TRY(with_hook(std::move(config), path, program, hook));
-  // The owner of the bundle may put a link in the place of any name on the path meanwhile, and root
-  // would give that user a config.json anywhere: the new file replaces the one that was read, or
-  // the command fails. A link that was there before is followed: the worst is a hook in another
-  // config.json, or in a JSON file that its readers then refuse.
-  auto file = TRY(AtomicFile::create_beside(old));
-  // process.env may hold secrets: the new file has the old one's owner and mode from its start.
-  if (::fchown(file.fd(), status.st_uid, status.st_gid) != 0 ||
-      ::fchmod(file.fd(), status.st_mode & 0777) != 0)
-    return fail_errno(path, "cannot keep its owner and mode");
+  // process.env may hold secrets: whoever is not the owner and group that can be kept gets no
+  // rights.
+  auto file = TRY(AtomicFile::create(path, 0600));
+  mode_t mode = status.st_mode & 0777;
+  if (::fchown(file.fd(), status.st_uid, status.st_gid) != 0 &&
+      ::fchown(file.fd(), static_cast<uid_t>(-1), status.st_gid) != 0)
+    mode &= 0707;
+  if (::fchmod(file.fd(), mode) != 0) return fail_errno(path, "cannot keep its mode");
   TRY(file.write(to_text(config, 2) + "\n"));
   return file.commit();
 }

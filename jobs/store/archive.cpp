@@ -507,8 +507,7 @@ Metadata read_metadata(const std::string& path) {
 void replace_metadata(const std::string& path, const Json& metadata) {
   const std::string text = metadata.dump(1) + "\n";
   const auto write = [](const std::string& to, const std::string& content) {
-    AtomicFile file = value_or_throw(AtomicFile::create(to));
-    ::fchmod(file.fd(), 0600);
+    AtomicFile file = value_or_throw(AtomicFile::create(to, 0600));
     value_or_throw(file.write(content));
     value_or_throw(file.commit());
   };
@@ -517,8 +516,7 @@ void replace_metadata(const std::string& path, const Json& metadata) {
   Files files = read_files(path);
   const bool own = files.count("job.json") > 0;
   files[own ? "job.json" : "job_metadata"] = text;
-  AtomicFile file = value_or_throw(AtomicFile::create(path));
-  ::fchmod(file.fd(), 0600);
+  AtomicFile file = value_or_throw(AtomicFile::create(path, 0600));
   const auto release = [](struct archive* writer) { ::archive_write_free(writer); };
   const std::unique_ptr<struct archive, decltype(release)> writer(::archive_write_new(), release);
   if (!path.ends_with(".tar")) ::archive_write_add_filter_gzip(writer.get());

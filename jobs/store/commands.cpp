@@ -3,6 +3,7 @@
 // jobs/outliers those that compare many.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <stdio.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -14,6 +15,9 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
+#include "base/temp_dir.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
 #include "jobs/commands.hpp"
 #include "jobs/spool.hpp"
 #include "jobs/store/archive.hpp"
@@ -37,6 +41,19 @@ bool is_path(const std::string& name) {
   return fs::exists(name, ignored);
 }
 
+/// Moves the archive `path` into `directory`, which is made.
+Result<void> move_into(const std::string& directory, const std::string& path) {
+  auto from = fs::path(path).lexically_normal();
+  if (!from.has_filename()) from = from.parent_path();
+  const auto name = from.filename();
+  const auto cannot = "cannot move it to " + directory;
+  const Fd source = TRY(open_directory_to_write(from.parent_path()));
+  const Fd target = TRY(make_directory_to_write(directory, 0777));
+  if (::renameat(source.get(), name.c_str(), target.get(), name.c_str()) != 0)
+    return fail_errno(path, cannot);
+  return {};
+}
+
 /// One archive, in one transaction. Result: the exit status.
 int submit_one(Database* database, const std::string& path, const SubmitOptions& o) {
   Archive archive = read_archive(path);
@@ -50,7 +67,7 @@ int submit_one(Database* database, const std::string& path, const SubmitOptions&
   const bool stored = submit(*database, std::move(archive));
   print(stored ? fmt::format("{}: {} processes\n", name, processes)
                : fmt::format("{}: already in the database\n", name));
-  if (o.remove) fs::remove_all(path);
+  if (o.remove) value_or_throw(remove_tree(path));
   return stored || !o.strict ? exit_done : exit_no;
 }
 
@@ -102,15 +119,7 @@ int submit_command(int argc, char** argv) {
             report(known ? *known : Error(path, error.what()));
             worst = exit_failure;
             if (o.failed_dir.empty() || !is_path(path)) continue;
-            std::error_code failed;
-            fs::create_directories(o.failed_dir, failed);
-            const auto name = fs::path(path).lexically_normal();
-            fs::rename(path,
-                       fs::path(o.failed_dir) /
-                           (name.has_filename() ? name : name.parent_path()).filename(),
-                       failed);
-            if (failed)
-              report(Error::from_errno(path, "cannot move it to " + o.failed_dir, failed.value()));
+            if (auto moved = move_into(o.failed_dir, path); !moved) report(moved.error());
           }
         }
         return worst;

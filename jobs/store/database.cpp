@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <libpq-fe.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <charconv>
 #include <filesystem>
@@ -13,6 +14,7 @@
 
 #include "base/fd.hpp"
 #include "base/result.hpp"
+#include "base/trusted_path.hpp"
 
 namespace heddle::jobs::store {
 namespace {
@@ -36,18 +38,26 @@ Value number_of(const std::string& text) {
 class Sqlite final : public Database {
  public:
   explicit Sqlite(const std::string& path, bool create) : path_(path) {
-    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
     std::error_code failed;
-    if (create && !parent.empty() && std::filesystem::create_directories(parent, failed))
-      std::filesystem::permissions(parent, std::filesystem::perms::owner_all, failed);
-    // SQLite would create it with the umask's mode; its journal gets the file's own.
-    if (create)
-      value_or_throw(open_file(path, O_RDWR | O_CREAT, 0600));
-    else if (!std::filesystem::exists(path, failed))
+    const auto place = std::filesystem::absolute(path, failed);
+    if (!create && !std::filesystem::exists(path, failed))
       throw Error(path, "no such database", {},
                   "fs-job submit makes it; --db or FS_JOB_DB names another");
+    // In another user's directory no link leads root to a database elsewhere. SQLite's flag is for
+    // links anywhere in the path, so it gets a resolved one.
+    const auto parent = place.parent_path();
+    const Fd directory = value_or_throw(create ? make_directory_to_write(parent, 0700)
+                                               : open_directory_to_write(parent));
+    const bool follows = !is_systems_root();
+    auto real = std::filesystem::canonical(parent, failed) / place.filename();
+    // SQLite would create it with the umask's mode; its journal gets the file's own.
+    if (create && !Fd(::openat(directory.get(), place.filename().c_str(),
+                               O_RDWR | O_CREAT | O_CLOEXEC | (follows ? 0 : O_NOFOLLOW), 0600)))
+      throw Error::from_errno(path, "cannot open");
     sqlite3* raw = nullptr;
-    const int status = ::sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE, nullptr);
+    const int status =
+        ::sqlite3_open_v2(follows ? path.c_str() : real.c_str(), &raw,
+                          SQLITE_OPEN_READWRITE | (follows ? 0 : SQLITE_OPEN_NOFOLLOW), nullptr);
     handle_.reset(raw);
     if (status != SQLITE_OK) fail_now("cannot open");
     ::sqlite3_busy_timeout(raw, 120'000);

@@ -159,40 +159,20 @@ std::string footer_json(const RunFooter& f) {
   return j.dump() + "\n";
 }
 
-/// Moves the file `aside` to `path`. One that is there is exchanged and removed: in place of a
-/// rename over it, for which ext4 writes the new file to the disk first. false and errno: neither
-/// is moved.
-bool put_in_place(const std::string& aside, const std::string& path) {
-  const auto exchange = [&] {
-    return ::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0;
-  };
-  if (!exchange()) return ::rename(aside.c_str(), path.c_str()) == 0;
-  if (::unlink(aside.c_str()) == 0) return true;
-  const int error = errno;  // it has become a directory, for example
-  (void)exchange();
-  errno = error;
-  return false;
-}
-
-/// Opens `path` with `header` as its content. A regular file is written aside and renamed, so that
-/// readers of the old one are undisturbed and two recorders do not mix their lines.
+/// Opens `path` with `header` as its content. A regular file is replaced, so that readers of the
+/// old one are undisturbed and two recorders do not mix their lines.
 Result<Fd> start_file(const std::string& path, const std::string& header) {
-  if (const auto target = replaceable_path(path)) {
-    static std::atomic<unsigned> counter{0};
-    const std::string aside = fmt::format("{}.{}.{}.tmp", *target, ::getpid(), counter++);
-    if (auto fd = open_file(aside, O_WRONLY | O_CREAT | O_EXCL)) {
-      auto done = write_all(fd->get(), header, path);
-      if (done && !put_in_place(aside, *target))
-        done = fail_errno(path, "cannot put the trace in place");
-      if (done) return fd;
-      ::unlink(aside.c_str());
-      return fail(std::move(done.error()));
-    }
-    // In place: the directory may be read-only, but not the file.
+  auto file = AtomicFile::create(path);
+  if (!file) {
+    // The directory may be read-only, but not the file.
+    Fd fd;
+    if (auto there = open_in_place(path)) fd = std::move(*there);
+    if (!fd) return fail(std::move(file.error()));
+    TRY(write_all(fd.get(), header, path));
+    return fd;
   }
-  Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
-  TRY(write_all(fd.get(), header, path));
-  return fd;
+  TRY(file->write(header));
+  return file->commit_open();
 }
 
 }  // namespace

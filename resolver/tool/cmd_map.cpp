@@ -370,12 +370,11 @@ int run_pull(const Command& command) {
   if (command.no_cache) words.insert(words.begin() + 1, "--no-cache");
   const auto status = value_or_throw(run_oci_client("fs-resolve", words, "", file.fd()));
   if (status != exit_done) return status;
-  const auto map = MapReader::open(file.temp_path());
+  const auto map = MapReader::open(file.fd(), command.reference);
   const auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));
   if (!content) {
-    // Without the temporary name.
     auto reason = content.error().message();
-    if (reason.starts_with(file.temp_path() + ": ")) reason.erase(0, file.temp_path().size() + 2);
+    if (reason.starts_with(command.reference + ": ")) reason.erase(0, command.reference.size() + 2);
     throw Error(command.reference, "cannot be used", reason, "push it again");
   }
   value_or_throw(file.commit());

@@ -24,6 +24,7 @@
 #include "base/output_file.hpp"
 #include "base/paths.hpp"
 #include "base/run_main.hpp"
+#include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "ship/registry/oci_helper.hpp"
 #include "ship/registry/registry_client.hpp"
@@ -42,10 +43,11 @@ constexpr std::uint64_t kMostArtifact = std::uint64_t{64} << 20;
 /// they are read. A cache that cannot be written stores nothing, which is no failure.
 class BlobCache {
  public:
-  /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either, or unless `used`, it
-  /// stores nothing.
+  /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either, unless `used`, or where
+  /// another user may change it (sudo may keep a user's HOME), it stores nothing.
   explicit BlobCache(bool used) {
     if (used) directory_ = below_home("XDG_CACHE_HOME", "/.cache", "/heddle/oci");
+    if (!directory_.empty() && !check_trusted_directory(directory_)) directory_.clear();
   }
   /// The file, at offset 0.
   std::optional<Fd> blob(const std::string& digest) const {
@@ -86,9 +88,8 @@ class BlobCache {
     if (directory_.empty()) return std::nullopt;
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-    auto file = AtomicFile::create(path);
+    auto file = AtomicFile::create(path, 0600);  // open_own() refuses what others may write
     if (!file) return std::nullopt;
-    static_cast<void>(::fchmod(file->fd(), 0600));  // open_own() refuses what others may write
     return std::move(*file);
   }
   void write(const std::string& path, const std::string& content) const {

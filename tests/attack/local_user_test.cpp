@@ -282,38 +282,182 @@ TEST_F(LocalUser, user_cannot_make_root_remove_others_files) {
   }
 }
 
-// The attacker's bundle is a link to root's directory at each other moment: a config.json there
-// that belongs to the attacker would be obeyed, as Docker's in /root/.docker is.
-TEST_F(LocalUser, user_cannot_make_root_put_a_config_where_a_link_leads_to) {
+/// Names, owners, modes and contents of what is in `directory`.
+std::string listing(const std::string& directory) {
+  return run({"sh", "-c",
+              "cd " + directory +
+                  " && find . -printf '%p %y %U %m\\n' | sort && find . -type f | sort | xargs -r "
+                  "sha256sum"})
+      .out;
+}
+
+// Docker's config.json in /root/.docker names programs that are run.
+TEST_F(LocalUser, user_cannot_make_root_edit_a_config_that_a_link_leads_to) {
   const auto hook = staged_program("fs-hook");
   if (hook.empty()) HEDDLE_SKIP("fs-hook is not installed in $HEDDLE_STAGE");
   const auto victim = directory("victim", 0, 0755);
+  write_text_file(victim + "/config.json", "{}");
+  const auto other = directory("other", kVictim, 0755);
+  ASSERT_EQ(run(as(kVictim, {"sh", "-c", "echo {} >" + other + "/config.json"})).status, 0);
   const auto place = directory("place", kAttacker, 0755);
-  ASSERT_EQ(
-      attack("cd $1 && mkdir bundle && echo {} >bundle/config.json && ln -s " + victim + " other",
-             place)
-          .status,
-      0);
-  const auto swap =
-      build_program({.output = dir_ / "swap",
-                     .source = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdio.h>\n"
-                               "int main(void){for(;;)renameat2(AT_FDCWD,\"bundle\",AT_FDCWD,"
-                               "\"other\",RENAME_EXCHANGE);}"});
-  Child swapper = value_or_throw(spawn(
-      "/bin/sh", {"sh", "-c", "cd " + place + " && exec " + to_shell(as(kAttacker, {swap}))}));
-  unsigned edited = 0, refused = 0;
-  for (int i = 0; i < 100; ++i) {
-    const auto ran = run({hook, "bundle", "--cache", dir_ / "cache", place + "/bundle"});
-    ran.status == 0 ? ++edited : ++refused;
+  const auto edit = [&](const std::string& bundle) {
+    return run({hook, "bundle", "--cache", dir_ / "cache", bundle});
+  };
+  ASSERT_EQ(attack("cd $1 && mkdir own linked && echo {} >own/config.json && ln -s " + victim +
+                       " dir && ln -s " + other + " dir2 && ln -s " + victim +
+                       "/config.json linked/config.json",
+                   place)
+                .status,
+            0);
+  // Root's directory, but another user can exchange it.
+  fs::create_directories(place + "/roots");
+  write_text_file(place + "/roots/config.json", "{}");
+  const auto before = std::make_pair(listing(victim), listing(other));
+  for (const char* bundle : {"/dir", "/dir2", "/linked", "/roots"})
+    EXPECT_EQ(edit(place + bundle).status, 3) << bundle;
+  EXPECT_EQ(std::make_pair(listing(victim), listing(other)), before);
+  for (const auto& bundle : {place + "/own", other, victim}) {
+    const auto ran = edit(bundle);
+    EXPECT_EQ(ran.status, 0) << ran.err;
+    EXPECT_THAT(value_or_throw(read_file(bundle + "/config.json")), HasSubstr("createRuntime"));
+    struct stat directory_is {
+    }, file_is{};
+    ASSERT_EQ(::stat(bundle.c_str(), &directory_is), 0);
+    ASSERT_EQ(::stat((bundle + "/config.json").c_str(), &file_is), 0);
+    EXPECT_EQ(file_is.st_uid, directory_is.st_uid);
   }
-  ::kill(swapper.pid(), SIGKILL);
-  (void)swapper.wait();
-  EXPECT_TRUE(fs::is_empty(victim));
-  EXPECT_GT(edited, 0U);
-  EXPECT_GT(refused, 0U);
-  EXPECT_EQ(
-      run({"sh", "-c", "ls -A " + place + "/bundle/ " + place + "/other/ | grep -c '\\.new-'"}).out,
-      "0\n");
+}
+
+TEST_F(LocalUser, user_cannot_make_root_edit_a_config_by_exchanging_directories) {
+  const auto hook = staged_program("fs-hook");
+  if (hook.empty()) HEDDLE_SKIP("fs-hook is not installed in $HEDDLE_STAGE");
+  const auto empty = directory("empty", 0, 0755);
+  const auto full = directory("full", 0, 0755);
+  write_text_file(full + "/config.json", "{}");
+  const auto before = std::make_pair(listing(empty), listing(full));
+  for (const auto& victim : {empty, full}) {
+    const auto place = directory("place-" + victim.substr(victim.rfind('/') + 1), kAttacker, 0755);
+    ASSERT_EQ(
+        attack("cd $1 && mkdir bundle && echo {} >bundle/config.json && ln -s " + victim + " other",
+               place)
+            .status,
+        0);
+    const auto swap =
+        build_program({.output = dir_ / "swap",
+                       .source = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdio.h>\n"
+                                 "int main(void){for(;;)renameat2(AT_FDCWD,\"bundle\",AT_FDCWD,"
+                                 "\"other\",RENAME_EXCHANGE);}"});
+    Child swapper = value_or_throw(spawn(
+        "/bin/sh", {"sh", "-c", "cd " + place + " && exec " + to_shell(as(kAttacker, {swap}))}));
+    unsigned edited = 0, refused = 0;
+    for (int i = 0; i < 100; ++i) {
+      const auto ran = run({hook, "bundle", "--cache", dir_ / "cache", place + "/bundle"});
+      ran.status == 0 ? ++edited : ++refused;
+    }
+    ::kill(swapper.pid(), SIGKILL);
+    (void)swapper.wait();
+    EXPECT_GT(edited, 0U);
+    EXPECT_GT(refused, 0U);
+    EXPECT_EQ(
+        run({"sh", "-c", "ls -A " + place + "/bundle/ " + place + "/other/ | grep -c '\\.new-'"})
+            .out,
+        "0\n");
+  }
+  EXPECT_EQ(std::make_pair(listing(empty), listing(full)), before);
+}
+
+// Root writes a report, or moves an archive, below a directory of another user.
+TEST_F(LocalUser, user_cannot_make_root_write_or_remove_where_a_link_leads_to) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  const auto app = program_in(directory("open", 0, 0755), "open");
+  make_map({app});
+  fs::create_directories(dir_ / "m");
+  options_.env.push_back("HEDDLE_JOB_SPOOL=" + directory("spool", 0, 0700));
+  const auto job = staged_program("fs-job");
+  const auto archives = directory("archives", 0, 0755);
+  run_checked({job, "run", "-q", "--jobid", "a", "--to", archives, "--", "true"}, options_);
+  const auto archive = fs::directory_iterator(archives)->path().string();
+  const auto place = directory("place", kAttacker, 0755);
+  const auto victim = directory("victim", 0, 0755);
+  ASSERT_EQ(attack("cd $1 && mkdir own && ln -s " + victim + " link && ln -s " + victim +
+                       "/run.txt file && ln -s " + victim + "/none dangling",
+                   place)
+                .status,
+            0);
+  const auto fill = [&](const std::string& there) {
+    write_text_file(there + "/run.txt", "kept\n");
+    write_text_file(there + "/bad.tar.gz", "no archive\n");
+    fs::create_directories(there + "/bad");
+    write_text_file(there + "/bad/file", "kept\n");
+    fs::copy_file(archive, there + "/a.tar.gz", fs::copy_options::overwrite_existing);
+  };
+  fill(victim);
+  const auto bad = write_text_file(directory("bad", 0, 0755) + "/broken.tar.gz", "no archive\n");
+  const auto before = listing(victim);
+  // At `at`, a directory.
+  const std::vector<std::function<Strings(const std::string&)>> commands = {
+      [&](const std::string& at) {
+        return Strings{staged_program("fs-record"), "--out", at + "/new.txt", "/bin/true"};
+      },
+      [&](const std::string& at) {
+        return Strings{staged_program("fs-record"), "--out", at + "/run.txt", "/bin/true"};
+      },
+      [&](const std::string& at) {
+        return Strings{staged_program("fs-resolve"), "build", "-o", at + "/app.map", app};
+      },
+      [&](const std::string& at) {
+        return Strings{staged_program("fs-gen"), "--out", at + "/gen.map", app};
+      },
+      [&](const std::string& at) {
+        return Strings{staged_program("fs-gen"), "--json", at + "/report.json", app};
+      },
+      [&](const std::string& at) {
+        return Strings{staged_program("compat-gen"), "-o", at + "/compat.json", app};
+      },
+      [&](const std::string& at) {
+        return Strings{job, "run", "--jobid", "b", "--to", at, "--", "true"};
+      },
+      [&](const std::string& at) {
+        return Strings{job, "submit", "--db", at + "/new.db", archive};
+      },
+      [&](const std::string& at) {
+        return Strings{job, "submit", "--db", dir_ / "db", "-r", at + "/a.tar.gz"};
+      },
+      [&](const std::string& at) {
+        return Strings{job, "submit", "--db", dir_ / "db", "-m", dir_ / "failed", at + "/bad"};
+      },
+      [&](const std::string& at) {
+        return Strings{job, "submit", "--db", dir_ / "db", "-m", at + "/failed", bad};
+      },
+      [&](const std::string& at) {
+        return Strings{job, "annotate", at + "/a.tar.gz", "k=v"};
+      },
+      [&](const std::string& at) {
+        return Strings{staged_program("fs-mount"), "--log", at + "/log", dir_ / "map", dir_ / "m"};
+      },
+  };
+  for (const auto& command : commands) {
+    const auto own = place + "/own";
+    fill(own);
+    const auto was = listing(own);
+    const auto led = run(command(place + "/link"), options_);
+    const auto names = to_shell(command("AT"));
+    EXPECT_EQ(listing(victim), before) << names << led.err;
+    EXPECT_THAT(led.err, HasSubstr("root follows no link of another user: link")) << names;
+    const auto plain = run(command(own), options_);
+    EXPECT_NE(listing(own), was) << names << plain.err;
+  }
+  for (const char* name : {"/file", "/dangling"}) {
+    EXPECT_NE(
+        run({staged_program("fs-record"), "--out", place + name, "/bin/true"}, options_).status, 0);
+    EXPECT_NE(run({job, "submit", "--db", place + name, archive}, options_).status, 0);
+    EXPECT_EQ(listing(victim), before) << name;
+  }
+  const auto slim = run({staged_program("fs-record"), "--out", dir_ / "run.txt", "--slim",
+                         place + "/own/slim", "/bin/true"},
+                        options_);
+  EXPECT_THAT(slim.err, HasSubstr("cannot be trusted"));
+  EXPECT_FALSE(fs::exists(place + "/own/slim"));
 }
 
 // In a directory with unchanged times the names of the map that is replaced are taken.

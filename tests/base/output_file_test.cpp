@@ -10,6 +10,7 @@
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
 #include "base/temp_dir.hpp"
+#include "base/trusted_path.hpp"
 
 namespace heddle {
 namespace {
@@ -82,20 +83,83 @@ TEST_F(OutputFile, stays_in_the_directory_that_it_was_created_in) {
     fs::create_directory(path(name));
     value_or_throw(write_output(path(name) + "/f", name));
   }
-  const Fd old = value_or_throw(open_file(path("a/f"), O_RDONLY));
-  auto file = value_or_throw(AtomicFile::create_beside(old));
+  auto file = value_or_throw(AtomicFile::create(path("a/f")));
   value_or_throw(file.write("new"));
   fs::rename(path("a"), path("c"));
   fs::create_directory_symlink("b", path("a"));
   value_or_throw(file.commit());
   EXPECT_EQ(read_file(path("c/f")).value_or(""), "new");
   EXPECT_EQ(read_file(path("b/f")).value_or(""), "b");
-  // The file that `old` is has no name any more, nor when another has the one that /proc shows.
-  EXPECT_EQ(AtomicFile::create_beside(old).error().code(), ESTALE);
-  value_or_throw(write_output(path("c/f (deleted)"), "other"));
-  EXPECT_EQ(AtomicFile::create_beside(old).error().code(), ESTALE);
-  EXPECT_EQ(std::distance(fs::directory_iterator(path("c")), fs::directory_iterator()), 2);
   EXPECT_EQ(files(), 3U);
+}
+
+TEST_F(OutputFile, new_file_replaces_none) {
+  value_or_throw(write_output(path("one"), "old"));
+  auto file = value_or_throw(AtomicFile::create(path("one")));
+  value_or_throw(file.write("new"));
+  EXPECT_FALSE(value_or_throw(file.commit_new("one")));
+  EXPECT_TRUE(value_or_throw(file.commit_new("two")));
+  EXPECT_EQ(read_file(path("one")).value_or(""), "old");
+  EXPECT_EQ(read_file(path("two")).value_or(""), "new");
+  EXPECT_EQ(files(), 2U);
+}
+
+TEST_F(OutputFile, published_file_is_written_on) {
+  for (int i = 0; i < 2; ++i) {  // new, and in the place of the first
+    auto file = value_or_throw(AtomicFile::create(path("trace")));
+    value_or_throw(file.write("a"));
+    const auto open = value_or_throw(file.commit_open());
+    EXPECT_EQ(read_file(path("trace")).value_or(""), "a");
+    value_or_throw(write_all(open.get(), "b", "trace"));
+    EXPECT_EQ(read_file(path("trace")).value_or(""), "ab");
+    EXPECT_EQ(files(), 1U);
+  }
+  value_or_throw(write_all(value_or_throw(open_in_place(path("trace"))).get(), "c", "trace"));
+  EXPECT_EQ(read_file(path("trace")).value_or(""), "c");
+  EXPECT_FALSE(open_in_place(path("none")));
+}
+
+TEST_F(OutputFile, links_to_devices_and_descriptors_lead_there) {
+  fs::create_symlink("/dev/null", path("null"));
+  EXPECT_TRUE(write_output(path("null"), "x"));
+  EXPECT_EQ(AtomicFile::create(path("null")).error().code(), EINVAL);
+  fs::create_symlink("loop", path("loop"));
+  EXPECT_EQ(AtomicFile::create(path("loop")).error().code(), ELOOP);
+  EXPECT_EQ(files(), 2U);
+}
+
+TEST_F(OutputFile, root_writes_through_no_link_of_another_user) {
+  if (!is_systems_root()) GTEST_SKIP() << "needs root to make another user's links";
+  fs::create_directory(path("victim"));
+  value_or_throw(write_output(path("victim/f"), "kept"));
+  fs::create_directory(path("theirs"));
+  for (const char* owner : {"mine", "theirs"}) {
+    fs::create_directories(path(owner));
+    const auto at = path(owner);
+    fs::create_directory_symlink("../victim", at + "/dir");
+    fs::create_symlink("../victim/f", at + "/file");
+    fs::create_symlink("dir/f", at + "/twice");
+  }
+  for (const char* name : {"", "/dir", "/file"})  // not "twice": its target's link is theirs
+    ASSERT_EQ(::lchown((path("theirs") + name).c_str(), 1511, 1511), 0);
+  for (const char* name : {"theirs/dir/f", "theirs/dir/new", "theirs/file", "theirs/twice",
+                           "theirs/../theirs/dir/f"}) {
+    EXPECT_FALSE(write_output(path(name), "x")) << name;
+    EXPECT_FALSE(open_in_place(path(name))) << name;
+    EXPECT_FALSE(open_log(path(name))) << name;
+  }
+  EXPECT_FALSE(remove_tree(path("theirs/dir/f")));
+  EXPECT_FALSE(TempDir::create("t", path("theirs/dir")));
+  EXPECT_EQ(write_output(path("theirs/dir/f"), "x").error().code(), EPERM);
+  EXPECT_EQ(read_file(path("victim/f")).value_or(""), "kept");
+  // Root's own lead where they lead; the file itself may be in the other user's directory.
+  for (const char* name : {"mine/dir/f", "mine/file", "mine/twice", "theirs/new"}) {
+    const auto written = write_output(path(name), name);
+    EXPECT_TRUE(written) << written.error().message();
+    EXPECT_EQ(read_file(path(name)).value_or(""), name);
+  }
+  EXPECT_TRUE(remove_tree(path("mine/dir/f")));
+  EXPECT_FALSE(fs::exists(path("victim/f")));
 }
 
 TEST_F(OutputFile, replaces_only_regular_files_atomically) {

@@ -252,7 +252,9 @@ TEST_F(HookInput, bundle_command_keeps_the_owner_and_mode_of_config_json) {
   const auto path = dir_ / "config.json";
   write_text_file(path, "{}");
   ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
-  if (::geteuid() == 0) ASSERT_EQ(::chown(path.c_str(), 1500, 1501), 0);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(path.c_str(), 1500, 1501), 0);
+  }
   struct stat before {
   }, after{};
   ASSERT_EQ(::stat(path.c_str(), &before), 0);
