@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <memory>
 
@@ -27,12 +28,21 @@ struct CheckOptions {
   bool json = false;
 };
 
-/// Whether `text` ends in a port: `host:1`, `[::1]:1`, not `::1`.
+/// Whether `text` names a port: `host:1`, `[::1]:1`, not `::1`.
 bool has_port(const std::string& text) {
   const auto colon = text.rfind(':');
-  return colon != text.npos && colon > 0 && colon + 1 < text.size() &&
-         text.find_first_not_of("0123456789", colon + 1) == text.npos &&
+  return colon != text.npos && colon > 0 &&
          (text[0] == '[' ? text[colon - 1] == ']' : text.find(':') == colon);
+}
+
+/// The error for a name whose port is none; empty: it has a valid one, or none.
+std::string bad_port(const std::string& text) {
+  if (!has_port(text)) return {};
+  std::uint16_t port = 0;
+  const auto* end = text.data() + text.size();
+  const auto [after, error] = std::from_chars(text.data() + text.rfind(':') + 1, end, port);
+  return error == std::errc() && after == end && port > 0 ? ""
+                                                          : text + " has no port from 1 to 65535";
 }
 
 std::string server_of(const std::string& node, unsigned port) {
@@ -52,26 +62,28 @@ void add_options(CLI::App& app, CheckOptions& o) {
   app.add_option("--rootfs", o.rootfs, "Check against this root file system instead of this node")
       ->type_name("DIR")
       ->excludes(map);
-  auto* server = app.add_option("--server", o.server, "Ask the compat-server there")
-                     ->type_name("HOST:PORT|unix:PATH")
-                     ->excludes(map)
-                     ->excludes("--rootfs")
-                     ->check([](const std::string& text) {
-                       return text.starts_with("unix:") || has_port(text)
-                                  ? std::string()
-                                  : text + " is neither HOST:PORT nor unix:PATH";
-                     });
+  auto* server =
+      app.add_option("--server", o.server, "Ask the compat-server there")
+          ->type_name("HOST:PORT|unix:PATH")
+          ->excludes(map)
+          ->excludes("--rootfs")
+          ->check([](const std::string& text) {
+            if (text.starts_with("unix:")) return std::string();
+            return has_port(text) ? bad_port(text) : text + " is neither HOST:PORT nor unix:PATH";
+          });
   auto* nodes =
       app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes which can run it")
           ->delimiter(',')
           ->allow_extra_args(false)
           ->type_name("N1,N2,...")
+          ->check(bad_port)
           ->excludes(map)
           ->excludes("--rootfs")
           ->excludes(server);
-  auto* port = app.add_option("--server-port", o.port, "Port of names without one (50051)")
-                   ->type_name("PORT")
-                   ->check(number_from(1, 65535));
+  app.add_option("--server-port", o.port, "Port of names without one (50051)")
+      ->type_name("PORT")
+      ->needs(nodes)
+      ->check(number_from(1, 65535));
   auto* ca = app.add_option("--ca", o.ca,
                             "Talk TLS, with servers whose certificates this authority signed")
                  ->type_name("FILE");
@@ -84,7 +96,7 @@ void add_options(CLI::App& app, CheckOptions& o) {
       ->type_name("");
   // Without a server these do nothing, and this node's verdict would pass for the server's.
   app.callback([=] {
-    for (const auto* option : {port, ca, token})
+    for (const auto* option : {ca, token})
       if (option->count() > 0 && server->count() + nodes->count() == 0)
         throw CLI::ValidationError(option->get_name(), "needs --server or --nodes");
   });

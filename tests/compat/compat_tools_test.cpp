@@ -270,7 +270,13 @@ TEST_F(CompatTools, report_errors_by_exit_status) {
                                              {check_, "--map", "", "-"},
                                              {check_, "--ca", "x", "-"},
                                              {check_, "--token-file", "x", "-"},
-                                             {check_, "--server-port", "1", "-"}})
+                                             {check_, "--server-port", "1", "-"},
+                                             {check_, "--server", "h:1", "--server-port", "1", "-"},
+                                             {check_, "--server", "h:65536", "-"},
+                                             {check_, "--server", "h:", "-"},
+                                             {check_, "--nodes", "h,h:0", "-"},
+                                             {check_, "--nodes", "[::1]:65536", "-"},
+                                             {check_, "--nodes", "h:x", "-"}})
     EXPECT_EQ(go(argv).status, 2) << to_shell(argv);
   const auto text = write_text_file(dir_ / "text", "no ELF\n");
   for (const auto& argv :
