@@ -351,6 +351,7 @@ std::string why_not_audited(const MapProgram& app) {
 }
 
 void GuidedRun::finish(RunReport& report) {
+  finish_daemon(report);
   const auto app_start = static_cast<AppStart>(report.counters.app_start);
   if (report.guided && app_start == AppStart::other_library_path) {
     report.guided = false;
@@ -361,12 +362,15 @@ void GuidedRun::finish(RunReport& report) {
   } else if (report.guided && options_.loader == LoaderKind::audit &&
              report.counters.guided_processes == 0) {
     report.guided = false;
-    report.unguided_reason = why_not_audited(*map_.app());
+    const bool is_damaged = report.daemon && report.daemon->bad_frame_reads > 0;
+    report.unguided_reason =
+        is_damaged ? fmt::format("{} is damaged: fs-resolve verify names its damaged frames",
+                                 escape_for_terminal(map_.path))
+                   : why_not_audited(*map_.app());
   }
   // The auditor gives dladdr original paths.
   if (map_.app() && options_.loader == LoaderKind::environment && is_reported())
     report.suspects = find_plugin_suspects(map_.content, *map_.app());
-  finish_daemon(report);
 }
 
 void GuidedRun::finish_daemon(RunReport& report) {

@@ -535,6 +535,11 @@ TEST_F(BundleMount, fs_gen_starts_a_program_whose_libraries_are_gone) {
     EXPECT_EQ(ran.status, 0) << ran.err;
     EXPECT_EQ(ran.out, farm.output) << ran.err;
   }
+  damage_libraries();
+  const auto ran = run({gen_, "--map", bundle_, farm.program},
+                       {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache")}});
+  EXPECT_EQ(ran.status, 127) << "ld.so's";
+  EXPECT_THAT(ran.err, HasSubstr("ran unguided: " + bundle_ + " is damaged: fs-resolve verify"));
 }
 
 TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {
