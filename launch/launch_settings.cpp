@@ -65,6 +65,7 @@ void for_each_field(Settings& s, const Each& each) {
   each("job", s.job);
   each("job-start", s.job_start);
   each("job-to", s.job_to);
+  each("signals", s.signals);
 }
 
 }  // namespace

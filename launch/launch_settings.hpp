@@ -24,6 +24,7 @@ struct LaunchSettings {
   std::string job;                          ///< id of the job that is collected; empty: none is
   std::string job_start;                    ///< its start, microseconds since the epoch
   std::string job_to;                       ///< the directory for its archives
+  std::string signals;                      ///< as restore_signals() takes them; empty: as they are
 };
 
 /// The value of kLaunchVariable for ranks that execute `agent`, whose name has no comma: of

@@ -32,6 +32,7 @@
 #include "launch/profile.hpp"
 #include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
+#include "launch/rank_signals.hpp"
 #include "launch/session/hold.hpp"
 #include "resolver/map/learn_format.hpp"
 
@@ -219,7 +220,7 @@ Result<Profile> take_profile(const std::string& path) {
 }
 
 #ifdef HEDDLE_WITH_JOBS
-/// As `fs-job run`: forks this agent once more, without `settings.job`, and writes the node's
+/// As `fs-job run`: starts this agent once more, without `settings.job`, and writes the node's
 /// archive when the last rank there has ended. In this static program, so that a node without a
 /// library of fs-job's runs its ranks.
 int run_collected(const std::string& agent, LaunchSettings settings, const std::string& path,
@@ -229,9 +230,14 @@ int run_collected(const std::string& agent, LaunchSettings settings, const std::
                                  settings.job_to, "--", agent,     kRankOption,  path};
   words.insert(words.end(), command.begin(), command.end());
   settings.job.clear();
-  ::setenv(kLaunchVariable, encode(agent, settings).c_str(), 1);
   const auto pointers = to_c_array(words);
-  return jobs::run_command(static_cast<int>(words.size()), const_cast<char**>(pointers.data()));
+  const auto collect = [&](const std::string& signals) {
+    settings.signals = signals;
+    ::setenv(kLaunchVariable, encode(agent, settings).c_str(), 1);
+    return jobs::run_command(static_cast<int>(words.size()), const_cast<char**>(pointers.data()));
+  };
+  const auto end = run_without_signals(collect);
+  return end ? end_like(*end) : collect("");
 }
 #endif
 
@@ -267,6 +273,7 @@ int become_rank(int argc, char** argv) {
   std::vector<std::string> words{argv + 3, argv + argc};
   const char* value = std::getenv(kLaunchVariable);
   const auto settings = decode(value ? value : "");
+  if (settings) restore_signals(settings->signals);
   if (words.size() > kHookWords.size() &&
       std::ranges::equal(kHookWords, words | std::views::take(kHookWords.size()))) {
     words.erase(words.begin(), words.begin() + kHookWords.size());

@@ -224,6 +224,44 @@ TEST_F(OnNodes, mpi_programs_run_in_a_container_of_each_node) {
   EXPECT_TRUE(wait_until(10s, [&] { return cluster_->on(1, "pgrep -x heddle-root").out.empty(); }));
 }
 
+/// Slurm signals each process of the step (proctrack/linuxproc).
+TEST_F(OnNodes, signals_of_collected_tasks_arrive_once) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  std::ofstream(dir_ / "app.c") << R"(#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+int main() {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, 0);
+  char name[64];
+  snprintf(name, sizeof name, "log.%s", getenv("SLURM_PROCID"));
+  int log = open(name, O_CREAT | O_WRONLY | O_APPEND, 0600);
+  struct timespec limit = {30, 0};
+  for (int got; (got = sigtimedwait(&all, 0, &limit)) > 0;) {
+    if (got == SIGQUIT) limit.tv_sec = 1;
+    if (got != SIGCONT) dprintf(log, "%d\n", got);
+  }
+})";
+  run_checked({"cc", "-o", dir_ / "app", dir_ / "app.c"});
+  const auto got = [&](const std::string& prefix) {
+    const auto ran = cluster_->sh(
+        "rm -f log.*; " + prefix +
+            "srun -Q -N2 -n4 ./app & until [ $(ls log.* 2>/dev/null | wc -l) = 4 ]; do sleep 0.1; "
+            "done; job=$(squeue -ho %A); for n in 10 14 1 3; do scancel -s $n $job.0; "
+            "until [ $(cat log.* | grep -cx $n) -ge 4 ]; do sleep 0.1; done; done; wait; "
+            "for i in 0 1 2 3; do echo $(cat log.$i); done",
+        {.deadline = 1min});
+    return ran.out;
+  };
+  EXPECT_EQ(got(""), "10 14 1 3\n10 14 1 3\n10 14 1 3\n10 14 1 3\n");
+  EXPECT_EQ(got("HEDDLE_JOB_TO=" + dir_.path() + " HEDDLE_JOB_SPOOL=/tmp/spool " + fs_launch_ +
+                " --job -q "),
+            "10 14 1 3\n10 14 1 3\n10 14 1 3\n10 14 1 3\n");
+}
+
 class OnOddNodes : public OnNodes {};
 
 TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {

@@ -331,6 +331,51 @@ TEST_P(Launched, signals_end_it_as_the_launcher) {
   }
 }
 
+/// Logs the signals that it gets; SIGTERM ends it, a second later.
+constexpr const char* kLogsSignals = R"(#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+int main() {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, 0);
+  int log = open("log", O_CREAT | O_WRONLY | O_APPEND, 0600);
+  FILE *up = fopen("up", "w");
+  fprintf(up, "%d %d\n", getpgrp(), getpid());
+  fclose(up);
+  struct timespec limit = {30, 0};
+  for (int got; (got = sigtimedwait(&all, 0, &limit)) > 0;) {
+    if (got == SIGTERM) limit.tv_sec = 1;
+    if (got != SIGCONT) dprintf(log, "%d\n", got);
+  }
+})";
+
+/// By the launcher, to the process that it has started, and to the group that this leads.
+TEST_P(Launched, signals_of_a_collected_rank_arrive_once) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  options_.env.insert(options_.env.end(),
+                      {"HEDDLE_JOB_TO=" + dir_.path(), "HEDDLE_JOB_SPOOL=" + dir_ / "spool"});
+  const auto app = compile("app", kLogsSignals);
+  const auto got = [&](const Strings& command) {
+    return sh("rm -f up log; sent() { for i in $(seq 200); do grep -qx $1 log && return; sleep "
+              "0.05; done; }; " +
+              to_shell(command) +
+              " >/dev/null & while [ ! -s up ]; do sleep 0.05; done; read group rank <up; "
+              "kill -USR1 $(pgrep -P $! -x '" +
+              fs::path(GetParam().two[0]).filename().string().substr(0, 15) +
+              "' || echo $!); sent 10; for n in USR2 ALRM QUIT; do kill -$n -- -$group; sent "
+              "$(kill "
+              "-l $n); done; for n in INT HUP WINCH; do kill -$n $group; sent $(kill -l $n); done; "
+              "kill -TERM -- -$group; wait; cat log")
+        .out;
+  };
+  const auto bare = got(one({app}));
+  EXPECT_EQ(bare, "10\n12\n14\n3\n2\n1\n28\n15\n");
+  EXPECT_EQ(got(launched(one({app}), {"--job", "-q"})), bare);
+}
+
 /// For want of a library, or as they are for another machine.
 TEST_P(Launched, programs_that_cannot_start_fail_as_without) {
   build_library({.output = dir_ / "libgone.so", .source = "int gone() { return 1; }"});

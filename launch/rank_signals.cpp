@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+#include "launch/rank_signals.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <future>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/channel.hpp"
+#include "base/child.hpp"
+#include "base/try.hpp"
+
+namespace heddle::launch {
+namespace {
+
+constexpr int kMostSignals = 64;
+/// How long a sender that signals each process of a tree may take from one to the next.
+constexpr timespec kTreesTime{0, 50'000'000};
+/// From this process's start to the rank's.
+constexpr std::chrono::seconds kRanksTime{2};
+
+sigset_t set_of(int number) {
+  sigset_t out;
+  ::sigemptyset(&out);
+  ::sigaddset(&out, number);
+  return out;
+}
+
+/// All but those of faults, which must still end a process.
+sigset_t all_signals() {
+  sigset_t out;
+  ::sigfillset(&out);
+  for (const int n : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP})
+    ::sigdelset(&out, n);
+  return out;
+}
+
+/// `BLOCKED:IGNORED`, a bit a signal, of this process.
+std::string inherited_signals() {
+  sigset_t mask;
+  ::sigprocmask(SIG_SETMASK, nullptr, &mask);
+  std::uint64_t blocked = 0, ignored = 0;
+  for (int n = 1; n <= kMostSignals; ++n) {
+    const auto bit = std::uint64_t{1} << (n - 1);
+    struct sigaction action {};
+    if (::sigismember(&mask, n) == 1) blocked |= bit;
+    if (::sigaction(n, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) ignored |= bit;
+  }
+  return fmt::format("{:x}:{:x}", blocked, ignored);
+}
+
+/// Neither si_code nor si_pid tells a signal to a process from one to its group. A member of the
+/// group does that nobody signals alone: it blocks all signals and is asked which are pending.
+class GroupWitness {
+ public:
+  /// For a process that blocks all signals.
+  static Result<GroupWitness> start() {
+    auto sockets = TRY(make_socket_pair());
+    auto child = TRY(fork_child({.keep = std::vector<int>{sockets.other.get()},
+                                 .null_stdio = true,
+                                 .default_signals = false},
+                                [&] { return serve(sockets.other.get()); }));
+    return GroupWitness(std::move(child), std::move(sockets.one));
+  }
+  /// Whether the group has got the signal since the last question about it.
+  bool has_got(int number) const {
+    const auto asked = static_cast<std::uint8_t>(number);
+    std::uint8_t answer = 0;
+    return ::write(socket_.get(), &asked, 1) == 1 && ::read(socket_.get(), &answer, 1) == 1 &&
+           answer == 1;
+  }
+
+ private:
+  GroupWitness(Child child, Fd socket) : child_(std::move(child)), socket_(std::move(socket)) {}
+  static int serve(int socket) {
+    for (std::uint8_t number = 0; ::read(socket, &number, 1) == 1;) {
+      const auto only = set_of(number);
+      const std::uint8_t answer = ::sigtimedwait(&only, nullptr, &kTreesTime) == number;
+      if (::write(socket, &answer, 1) != 1) break;
+    }
+    return 0;
+  }
+  Child child_;
+  Fd socket_;
+};
+
+/// The process that a thread of `collector` has started; 0: none is there.
+pid_t child_of(pid_t collector) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/task", collector), error), end;
+       !error && at != end; at.increment(error)) {
+    const auto children = read_file(at->path() / "children");
+    if (const pid_t first = children ? std::atoi(children->c_str()) : 0; first > 0) return first;
+  }
+  return 0;
+}
+
+/// As stopped as its child is.
+void stop_like(int number) {
+  struct sigaction defaults {
+  }, before{};
+  defaults.sa_handler = SIG_DFL;
+  ::sigaction(number, &defaults, &before);
+  const auto only = set_of(number);
+  sigset_t mask;
+  ::raise(number);
+  ::sigprocmask(SIG_UNBLOCK, &only, &mask);
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::sigaction(number, &before, nullptr);
+}
+
+class Agent {
+ public:
+  Agent(pid_t collector, const GroupWitness& witness) : collector_(collector), witness_(witness) {}
+
+  /// Waits until the collector has ended. All signals are blocked.
+  Result<AppEnd> wait() {
+    const auto all = all_signals();
+    for (;;) {
+      int status = 0;
+      const pid_t got = ::waitpid(collector_, &status, WNOHANG | WUNTRACED);
+      if (got < 0 && errno != EINTR) return fail_errno("", "cannot wait for the rank");
+      if (got == collector_ && WIFSTOPPED(status)) {
+        stop_like(WSTOPSIG(status));
+        ::kill(collector_, SIGCONT);
+      } else if (got == collector_) {
+        return AppEnd{exit_status(status), WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+      } else if (const int number = ::sigwaitinfo(&all, nullptr);
+                 number > 0 && number != SIGCHLD && number != SIGPIPE) {
+        forward(number);
+      }
+    }
+  }
+
+ private:
+  void forward(int number) {
+    const bool was_there = child_of(collector_) > 0;
+    if (witness_.has_got(number) && was_there) return;
+    const auto end = std::chrono::steady_clock::now() + kRanksTime;
+    pid_t rank = 0;
+    while ((rank = child_of(collector_)) == 0 && is_alive() &&
+           std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    // Without an archive the collector becomes the rank.
+    ::kill(rank > 0 ? rank : collector_, number);
+  }
+  bool is_alive() const {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(collector_), &info, WEXITED | WNOHANG | WNOWAIT) ==
+               0 &&
+           info.si_pid == 0;
+  }
+  const pid_t collector_;
+  const GroupWitness& witness_;
+};
+
+/// Runs `collect` in a process that signals do not reach. It blocks signals to read them by
+/// signalfd(2), and blocked signals are kept even if they are ignored; those of a process are
+/// dropped if its first thread ignores and does not block them (kernel/signal.c, sig_ignored()). So
+/// it runs in a second one.
+int collect_without_signals(const std::function<int()>& collect) {
+  auto all = all_signals();
+  ::sigdelset(&all, SIGCHLD);
+  for (int n = 1; n <= kMostSignals; ++n)
+    if (::sigismember(&all, n) == 1) ::signal(n, SIG_IGN);
+  auto status = std::async(std::launch::async, collect);  // with this thread's mask
+  ::sigprocmask(SIG_UNBLOCK, &all, nullptr);
+  return status.get();
+}
+
+}  // namespace
+
+Result<AppEnd> run_without_signals(const std::function<int(const std::string& signals)>& collect) {
+  const auto signals = inherited_signals();
+  const auto all = all_signals();
+  struct sigaction defaults {};
+  defaults.sa_handler = SIG_DFL;
+  ::sigprocmask(SIG_BLOCK, &all, nullptr);
+  ::sigaction(SIGCHLD, &defaults, nullptr);  // with SIG_IGN the kernel would reap the child
+  const auto start = [&]() -> Result<std::pair<GroupWitness, Child>> {
+    auto witness = TRY(GroupWitness::start());
+    return std::pair(std::move(witness), TRY(fork_child({.default_signals = false}, [&] {
+                       return collect_without_signals([&] { return collect(signals); });
+                     })));
+  };
+  auto started = start();
+  if (!started) {
+    restore_signals(signals);
+    return fail(started.error());
+  }
+  auto& [witness, child] = *started;
+  const auto end = value_or_throw(Agent(child.pid(), witness).wait());
+  (void)child.release();  // reaped
+  return end;             // with signals blocked: late ones must not end this process
+}
+
+void restore_signals(const std::string& signals) {
+  unsigned long long blocked = 0, ignored = 0;
+  if (std::sscanf(signals.c_str(), "%llx:%llx", &blocked, &ignored) != 2) return;
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  for (int n = 1; n <= kMostSignals; ++n) {
+    const auto bit = 1ULL << (n - 1);
+    if ((blocked & bit) != 0) ::sigaddset(&mask, n);
+    ::signal(n, (ignored & bit) != 0 ? SIG_IGN : SIG_DFL);
+  }
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+}
+
+}  // namespace heddle::launch
