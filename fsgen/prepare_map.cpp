@@ -184,7 +184,7 @@ struct OpenMap {
 Result<OpenMap> open_map(const std::string& path) {
   OpenMap out;
   out.path = path;
-  out.file = TRY(open_file(path, O_RDONLY));
+  out.file = TRY(open_regular(path));
   const auto reader = TRY(MapReader::open(out.file.get(), path));
   out.id = reader.id().hex();
   out.content = TRY(reader.read_all());

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "launch/allocation.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -275,10 +274,7 @@ std::vector<std::string> slurm_nodes(const std::string& list) {
 
 Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bool dry_run) {
   bool is_bundle = false;
-  if (!settings.map.empty()) {
-    const Fd file = TRY(open_file(settings.map, O_RDONLY));
-    is_bundle = TRY(MapReader::open(file.get(), settings.map)).bundle() != nullptr;
-  }
+  if (!settings.map.empty()) is_bundle = TRY(MapReader::open(settings.map)).bundle() != nullptr;
   if (dry_run) return {};
   const std::string bin = TRY(own_program_dir());
   const long count = nodes_of_job();

@@ -13,6 +13,7 @@
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/run_program.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
@@ -24,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
+constexpr std::size_t kLargestTemplate = std::size_t{1} << 20;
 /// Beginnings of the names of variables by which launchers and transports speak to their ranks. The
 /// rest of the host's environment (PATH, LD_LIBRARY_PATH) is wrong in an image.
 constexpr const char* kLauncherVariables[] = {"PMI",  "MPI",    "OMPI",  "OPAL",  "PRTE",
@@ -34,7 +36,8 @@ constexpr const char* kLauncherVariables[] = {"PMI",  "MPI",    "OMPI",  "OPAL",
 Result<Words> read_template(const std::string& backend) {
   const auto bin = TRY(own_program_dir());
   const auto path = bin.substr(0, bin.rfind('/')) + "/share/heddle/containers/" + backend;
-  std::istringstream lines(TRY(read_file(path)));
+  const auto file = TRY(open_regular(path));
+  std::istringstream lines(TRY(read_all(file.get(), path, kLargestTemplate)));
   Words out;
   for (std::string line; std::getline(lines, line);)
     if (!line.empty()) out.push_back(line);

@@ -632,10 +632,17 @@ TEST_F(FsLaunch, what_ranks_load_by_dlopen_is_known_to_the_next_launch) {
 }
 
 TEST_F(FsLaunch, missing_map_or_launcher_is_one_line) {
-  const auto map = launch({"echo", "ran"}, {"--map", "/nonexistent"});
-  EXPECT_EQ(map.out, "ran\n");
-  EXPECT_THAT(map.err, HasSubstr("/nonexistent"));
-  EXPECT_EQ(lines_of(map.err).size(), 1U) << map.err;
+  run_checked({"mkfifo", dir_ / "fifo"});
+  for (const auto& path : {std::string("/nonexistent"), dir_ / "fifo", std::string("/dev/zero")}) {
+    const auto map =
+        run(Strings{"timeout", "20"} + launched({"echo", "ran"}, {"--map", path}), options_);
+    EXPECT_EQ(map.out, "ran\n") << path;
+    EXPECT_THAT(map.err, HasSubstr(path + ": "));
+    EXPECT_EQ(lines_of(map.err).size(), 1U) << map.err;
+    const auto plan =
+        run(Strings{"timeout", "20"} + launched({"echo"}, {"--dry-run", "--map", path}), options_);
+    EXPECT_EQ(plan.status, 0) << path;
+  }
   const auto launcher = launch({"no-such-launcher"});
   EXPECT_EQ(launcher.status, 127);
   EXPECT_THAT(launcher.err, HasSubstr("no-such-launcher"));
