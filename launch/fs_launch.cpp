@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The program fs-launch: one word before the user's own mpirun or srun line, which it neither reads
-// nor changes. It sets the variables of launch/hooks.hpp and becomes the launcher. Each rank
-// executes this program once more (launch/rank_agent.hpp), which is static: a rank's LD_PRELOAD,
-// LD_AUDIT and LD_LIBRARY_PATH do not reach it.
+// The program fs-launch: one word before the user's own mpirun or srun line, which it does not
+// change, and reads for an LD_AUDIT alone. It sets the variables of launch/hooks.hpp and becomes
+// the launcher. Each rank executes this program once more (launch/rank_agent.hpp), which is static:
+// a rank's LD_PRELOAD, LD_AUDIT and LD_LIBRARY_PATH do not reach it.
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -341,7 +341,7 @@ AppEnd launch(Options& o) {
 #ifdef HEDDLE_WITH_JOBS
   if (o.job) prepare_job(o.settings);
 #endif
-  const auto hooks = hooks_for(o.settings, launcher.value_or(""));
+  const auto hooks = hooks_for(o.settings, launcher.value_or(""), o.command);
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
     for (const auto& note : hooks->notes) warn(note);

@@ -96,14 +96,38 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
   return link;
 }
 
+/// The LD_AUDIT that `command` sets for ranks by -x of mpirun, whose ranks then get the hook's, so
+/// that it has to be in that; empty: none. hydra's and srun's options come after the hooks.
+std::string audit_of(const std::vector<std::string>& command, std::vector<std::string>& notes) {
+  constexpr std::string_view kSet = "LD_AUDIT=";
+  std::string out;
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    const std::string_view word = command[i];
+    const std::string_view next(i + 1 < command.size() ? command[i + 1].c_str() : "");
+    if (word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
+    const bool is_export = word.starts_with("--export=");
+    const auto list = is_export ? word.substr(word.find('=') + 1) : next;
+    if (((word == "-env" || word == "-genv") && next == "LD_AUDIT") ||
+        ((is_export || word == "--export") &&
+         ("," + std::string(list)).find("," + std::string(kSet)) != std::string::npos))
+      notes.push_back(std::string(word.substr(0, word.find('='))) +
+                      " LD_AUDIT: replaces heddle's audit library, so that ranks run unguided; "
+                      "fs-launch extends one that is set before it");
+  }
+  return out;
+}
+
 }  // namespace
 
-Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program) {
+Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program,
+                        const std::vector<std::string>& command) {
   TRY(audit_library_path());
   Hooks out;
   const std::string prefix = TRY(plain_prefix(out.notes));
   const auto library = prefix + "/lib/heddle" + kAuditFile;
   Environment environment;
+  if (const auto theirs = audit_of(command, out.notes); !theirs.empty())
+    environment.set("LD_AUDIT", theirs);
   environment.prepend("LD_AUDIT", library);
   const auto list = *environment.get("LD_AUDIT");
   const auto launch = encode(prefix + "/bin/fs-launch", settings);

@@ -31,9 +31,11 @@ struct Hooks {
   std::vector<std::string> notes;  ///< what of the user's is left alone, and what that costs
 };
 
-/// `program`: the launcher's file, near which its site's configuration may be. Fails when this
-/// installation's path can be given to no launcher.
-Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program);
+/// `program`: the launcher's file, near which its site's configuration may be; `command`: its line,
+/// which may set LD_AUDIT for ranks. Fails when this installation's path can be given to no
+/// launcher.
+Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program,
+                        const std::vector<std::string>& command);
 
 /// In a rank: takes all of hooks_for() out of this process's environment.
 void remove_hooks();

@@ -426,6 +426,25 @@ unsigned la_version(unsigned version) {
   EXPECT_TRUE(fs::exists(dir_ / "audited"));
 }
 
+TEST_P(Launched, auditor_of_the_launchers_line_is_extended_or_named) {
+  const auto audit = build_library({.output = dir_ / "user-audit.so",
+                                    .source = "unsigned la_version(unsigned v) { return v; }"});
+  const bool is_open_mpi = GetParam().two[0] == "mpirun.openmpi";
+  const auto option =
+      is_open_mpi ? Strings{"-x", "LD_AUDIT=" + audit} : Strings{"-genv", "LD_AUDIT", audit};
+  const auto ours =
+      launch(Strings{GetParam().two[0]} + option +
+             Strings{"-n", "1", "sh", "-c", "grep -o '[a-z-]*audit.so' /proc/$$/maps | sort -u"});
+  EXPECT_EQ(ours.out, is_open_mpi ? "libheddle-audit.so\nuser-audit.so\n" : "user-audit.so\n");
+  if (is_open_mpi)
+    EXPECT_EQ(ours.err, "");
+  else
+    EXPECT_THAT(ours.err, HasSubstr("-genv LD_AUDIT: replaces heddle's audit library"));
+  EXPECT_THAT(launch({"srun", "--export=ALL,LD_AUDIT=/a.so", "true"}, {"--dry-run"}).err,
+              HasSubstr("--export LD_AUDIT: replaces"));
+  EXPECT_EQ(launch({"srun", "--export=ALL,MY_LD_AUDIT=/a.so", "true"}, {"--dry-run"}).err, "");
+}
+
 TEST_P(Launched, ranks_with_few_descriptors_are_guided) {
   for (const char* via : {"best", "direct"}) {
     const auto done = sh("ulimit -n 200; exec " +
