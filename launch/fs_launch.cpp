@@ -285,18 +285,69 @@ std::string given_for_guiding(const LaunchSettings& s, const std::string& ship) 
   return out;
 }
 
+/// What an fs-launch that has started this one without a launcher between them gives the ranks, and
+/// this one's own would replace. nullopt: there is none.
+std::optional<LaunchSettings> outer_settings() {
+  const auto value = Environment().get(kLaunchVariable);
+  if (!value || with_own_mark(*value) != *value) return std::nullopt;
+  auto out = decode(*value);
+  if (!out)
+    warn("the fs-launch around this one is of another version: what it was given has no effect");
+  return out;
+}
+
+/// Adds to `own` what only `outer` has. Of an image and what guides ranks outside of images `own`
+/// has one at most.
+void inherit(LaunchSettings& own, const LaunchSettings& outer) {
+  const auto take = [&](auto LaunchSettings::*field) {
+    if ((own.*field).empty()) own.*field = outer.*field;
+  };
+  const auto add = [&](std::vector<std::string> LaunchSettings::*field) {
+    (own.*field).insert((own.*field).end(), (outer.*field).begin(), (outer.*field).end());
+  };
+  if (own.image.empty()) {
+    for (auto field : {&LaunchSettings::map, &LaunchSettings::stage, &LaunchSettings::via,
+                       &LaunchSettings::python})
+      take(field);
+    for (auto field : {&LaunchSettings::slow, &LaunchSettings::fast, &LaunchSettings::trees})
+      add(field);
+    for (auto field : {&LaunchSettings::image, &LaunchSettings::backend, &LaunchSettings::source,
+                       &LaunchSettings::hooks, &LaunchSettings::mpi})
+      take(field);
+  }
+  for (auto field : {&LaunchSettings::profile, &LaunchSettings::hold, &LaunchSettings::reports})
+    take(field);
+  if (own.job.empty()) {
+    own.job = outer.job;
+    own.job_start = outer.job_start;
+    own.job_to = outer.job_to;
+  }
+}
+
 AppEnd launch(Options& o) {
   const auto launcher = find_program(o.command[0]);
+  if (!launcher) return {report_exec_failure(o.command[0], launcher.error().code())};
   if (Environment().get("HEDDLE") == "off") {
     if (o.dry_run) return print_plan({}, o.command), AppEnd();
     remove_hooks();
     leave_standing_mount();
     return {become_launcher(launcher, o.command)};
   }
-  if (!launcher && !o.dry_run) return {report_exec_failure(o.command[0], launcher.error().code())};
   const auto guiding = given_for_guiding(o.settings, o.ship);
   const bool is_named = !o.settings.image.empty();
-  apply_profile(o);
+  const auto outer = outer_settings();
+  if (!outer || !o.profile.empty()) apply_profile(o);  // else the outer one has done so
+  if (outer && !outer->image.empty() && !guiding.empty())
+    return {usage_error("fs-launch", guiding + ": not allowed within fs-launch --image")};
+  if (outer && o.report && !outer->reports.empty()) {
+    if (!o.quiet) warn("--report: the fs-launch around this one writes it");
+    o.report = false;
+  }
+  for (const auto& [name, both] :
+       {std::pair{"--hold", outer && !o.hold.mode.empty() && !outer->hold.empty()},
+        {"--job", outer && o.job && !outer->job.empty()}})
+    if (both && !o.quiet)
+      warn(std::string(name) + ": replaces that of the fs-launch around this one");
   if (!guiding.empty() && !o.settings.image.empty())
     return {usage_error("fs-launch", guiding + ": not allowed with " +
                                          (is_named ? "--image" : "the profile's image") +
@@ -309,7 +360,8 @@ AppEnd launch(Options& o) {
   const auto unguided = [&](const Error& why) -> AppEnd {
     // The ranks would run outside of the image, or at once.
     if (!o.settings.image.empty() || !o.hold.mode.empty()) throw why;
-    std::string what = "the job runs without heddle";
+    std::string what = outer ? "the ranks get what the fs-launch around this one was given"
+                             : "the job runs without heddle";
     if (o.job) what += ", and is not collected";
     if (!o.dry_run && set_variables(o.settings.profile))
       what += "; the profile's variables are set for ranks that get this environment";
@@ -341,6 +393,7 @@ AppEnd launch(Options& o) {
 #ifdef HEDDLE_WITH_JOBS
   if (o.job) prepare_job(o.settings);
 #endif
+  if (outer) inherit(o.settings, *outer);
   const auto hooks = hooks_for(o.settings, launcher.value_or(""), o.command);
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)

@@ -144,8 +144,9 @@ class Rank {
           line.probes = report.probes_without;
           line.from_mount = report.shared;
           line.why = report.unguided_reason;
-          for (const auto& way : report.passed_over)
-            line.why += (line.why.empty() ? "" : "; ") + way;
+          if (map->unguided_reason.empty())  // else no way would have guided it
+            for (const auto& way : report.passed_over)
+              line.why += (line.why.empty() ? "" : "; ") + way;
           if (const auto stage = check_stage(options_); !stage)
             line.why += (line.why.empty() ? "" : "; ") + stage.error().message();
           say_to_launcher(std::move(line));

@@ -460,6 +460,21 @@ TEST_P(Launched, launches_within_launches_work) {
   EXPECT_EQ(nested.out, "inner\ninner\ninner\ninner\n") << nested.err;
   const auto twice = launch(launched(two({"git", "--version"}), {"--report"}));
   EXPECT_THAT(twice.err, HasSubstr("2 of 2 ranks guided"));
+  const auto git = run(two({"git", "--version"}), options_);
+  // What the outer one was given holds, too.
+  const auto map = dir_ / "git.map";
+  run_checked({staged_program("fs-resolve"), "build", "-o", map, "/usr/bin/git"});
+  const auto outer = launch(launched(two({"git", "--version"})), {"--report", "--map", map});
+  EXPECT_THAT(outer.err, HasSubstr("2 of 2 ranks guided"));
+  const auto both =
+      launch(launched(two({"sh", "-c", "true"}), {"--report"}), {"--report", "--map", map});
+  EXPECT_THAT(both.err, HasSubstr("--report: the fs-launch around this one writes it"));
+  EXPECT_THAT(both.err, HasSubstr("0 of 2 ranks guided"));
+  EXPECT_THAT(both.err, HasSubstr("not in the map"));
+  // A rank that is fs-gen itself, which is static.
+  const auto gen = launch(two({staged_program("fs-gen"), "-q", "git", "--version"}), {"--report"});
+  EXPECT_EQ(gen.out, git.out) << gen.err;
+  EXPECT_THAT(gen.err, Not(HasSubstr("no answer")));
   // A batch script of Slurm has a rank.
   options_.env.push_back("SLURM_PROCID=0");
   EXPECT_THAT(launch(two({"git", "--version"}), {"--report"}).err,
