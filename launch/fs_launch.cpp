@@ -200,6 +200,25 @@ AppEnd run_launcher(const std::string& path, const Words& command, const std::st
   return end;
 }
 
+/// Below the cache, or where that cannot be used, in a directory that other nodes do not see.
+Result<ReportDirectory> make_reports(bool quiet) {
+  const auto make = [](const std::string& parent) {
+    std::error_code ignored;  // make() fails then
+    std::filesystem::create_directories(parent, ignored);
+    return ReportDirectory::make(parent);
+  };
+  const auto cache = cache_directory();
+  auto made = cache ? make(*cache) : Result<ReportDirectory>(fail(cache.error()));
+  if (made) return made;
+  const auto here = RunDirectory::open();
+  if (!here) return made;
+  auto second = make(here->path());
+  if (second && !quiet)
+    warn(Error("", made.error().message(), "only ranks of this node report",
+               "XDG_CACHE_HOME=DIR, which all nodes see"));
+  return second;
+}
+
 void prepare_image(LaunchSettings& settings) {
   RankContainer container;
   container.image = settings.image;
@@ -371,12 +390,12 @@ AppEnd launch(Options& o) {
     return {become_launcher(launcher, o.command)};
   };
   if (o.report && !o.dry_run) {
-    std::error_code ignored;  // create() fails then
-    std::filesystem::create_directories(default_cache_dir(), ignored);
-    auto made = ReportDirectory::make(default_cache_dir());
-    if (!made) return unguided(made.error());
-    reports = std::move(*made);
-    o.settings.reports = reports->path();
+    auto made = make_reports(o.quiet);
+    if (made)
+      reports = std::move(*made);
+    else
+      warn(Error("", made.error().message(), "there will be no report"));
+    if (reports) o.settings.reports = reports->path();
   }
   if (auto ready = prepare_nodes(o.settings, o.ship.empty() ? "sbcast" : o.ship, o.dry_run); !ready)
     return unguided(ready.error());

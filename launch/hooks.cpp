@@ -81,15 +81,19 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
   const std::string bin = TRY(own_program_dir());
   const auto prefix = bin.substr(0, bin.rfind('/'));
   if (is_plain(prefix)) return prefix;
-  const auto cache = default_cache_dir() + "/launch";
-  const auto directory = TRY(is_plain(cache) ? RunDirectory::open_at(cache) : RunDirectory::open());
+  const auto parent = default_cache_dir();
+  const auto cache = parent + "/launch";
+  const bool is_usable = !parent.empty() && is_plain(cache);
+  const auto directory = TRY(is_usable ? RunDirectory::open_at(cache) : RunDirectory::open());
   const auto link = directory.path() + "/" + hash_bytes(prefix).hex().substr(0, 16);
   if (!is_plain(link))
     return fail(prefix, "cannot be given to a launcher", "its path has odd characters",
                 "install heddle at a path of letters, digits, '-', '_' and '.'");
-  if (!is_plain(cache))
+  if (!is_usable)
     notes.push_back(prefix +
-                    ", and the cache: launchers take no such path: ranks on other nodes "
+                    (parent.empty() ? ": launchers take no such path, and there is no cache"
+                                    : ", and the cache: launchers take no such path") +
+                    ": ranks on other nodes "
                     "run unguided");
   if (::symlink(prefix.c_str(), link.c_str()) != 0 && errno != EEXIST)
     return fail_errno(link, "cannot make a link");
@@ -147,6 +151,14 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
     else
       out.variables.emplace_back(agent.variable, hook);
   }
+  return out;
+}
+
+Result<std::string> cache_directory() {
+  auto out = default_cache_dir();
+  if (out.empty())
+    return fail("", "no cache directory",
+                "XDG_CACHE_HOME and HOME name none that this user alone can change");
   return out;
 }
 

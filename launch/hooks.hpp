@@ -37,6 +37,9 @@ struct Hooks {
 Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program,
                         const std::vector<std::string>& command);
 
+/// default_cache_dir(). Failure: HOME is not set, or others can change it.
+Result<std::string> cache_directory();
+
 /// In a rank: takes all of hooks_for() out of this process's environment.
 void remove_hooks();
 

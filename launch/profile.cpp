@@ -298,7 +298,9 @@ Result<Profile> ProfileDirectory::load(const std::string& name) const {
 
 Result<std::string> ProfileDirectory::selected() const {
   auto text = read(path_ + "/" + kSelected);
-  if (!text && text.error().code() == ENOENT) return std::string();
+  // A home that is none, or another user's, has no selection.
+  constexpr int kNoHome[] = {ENOENT, ENOTDIR, EACCES};
+  if (!text && std::ranges::count(kNoHome, text.error().code()) > 0) return std::string();
   if (!text) return fail(std::move(text.error()));
   if (text->ends_with('\n')) text->pop_back();
   if (const auto fits = check_profile_name(*text); !fits && !text->empty())

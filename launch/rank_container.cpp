@@ -17,7 +17,7 @@
 #include "base/run_program.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
-#include "resolver/elf/cached_facts.hpp"
+#include "launch/hooks.hpp"
 
 namespace heddle::launch {
 namespace {
@@ -96,7 +96,7 @@ Result<void> prepare_containers(RankContainer& container) {
   if (std::ranges::none_of(*words, [](auto& word) { return word.find("{hooks}") != word.npos; }))
     return {};
   // A file for each MPI: launches with another run meanwhile.
-  container.hooks = default_cache_dir() + "/launch/hooks.d";
+  container.hooks = TRY(cache_directory()) + "/launch/hooks.d";
   Words install = {"fs-hook", "install", "--always"};
   if (!container.mpi.empty()) {
     container.hooks += "/" + hash_bytes(container.mpi).hex().substr(0, 16);

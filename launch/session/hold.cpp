@@ -29,6 +29,7 @@
 #include "base/run_directory.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
+#include "launch/hooks.hpp"
 #include "launch/session/processes.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
@@ -43,7 +44,7 @@ constexpr std::chrono::seconds kBeat{1};
 constexpr std::chrono::minutes kOld{10};
 constexpr std::size_t kLongestId = 64;
 
-std::string holds_directory() { return default_cache_dir() + "/hold"; }
+std::string holds_directory() { return value_or_throw(cache_directory()) + "/hold"; }
 
 /// A small file of the directory; empty: it is not there. Opened anew each time, which is what
 /// makes NFS ask its server.

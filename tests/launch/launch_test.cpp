@@ -616,6 +616,20 @@ TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
   EXPECT_THAT(plan.out, HasSubstr("libheddle-audit.so:/nonexistent.so"));
 }
 
+TEST_F(FsLaunch, job_without_a_home_is_guided_and_reported) {
+  std::ofstream(dir_ / "file") << "";
+  for (const auto& home :
+       {"HOME=" + dir_ / "file", std::string("HOME=/proc"), std::string("HOME")}) {
+    options_.env.at(1) = "XDG_CACHE_HOME";
+    options_.env.push_back(home);
+    const auto ran =
+        launch({"mpiexec.hydra", "-n", "1", "sh", "-c", "test -s \"$HEDDLE_INDEX\""}, {"--report"});
+    EXPECT_EQ(ran.status, 0) << home;
+    EXPECT_THAT(ran.err, HasSubstr("1 of 1 ranks guided")) << home;
+    EXPECT_THAT(ran.err, HasSubstr("only ranks of this node report")) << home;
+  }
+}
+
 TEST_F(FsLaunch, map_of_a_profile_is_not_for_its_image) {
   options_.env.push_back("XDG_CONFIG_HOME=" + dir_ / "config");
   ASSERT_EQ(launch({"create", "p", "--map", "/profile.map", "--image", "/"}, {"profile"}).status,
