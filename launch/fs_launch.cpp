@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "base/child.hpp"
 #include "base/command_line.hpp"
@@ -131,8 +132,9 @@ void add_options(CLI::App& app, Options& o) {
   app.add_flag("--job", o.job,
                "Collect what the ranks do, as fs-job run: an archive a node in $HEDDLE_JOB_TO (.)");
 #endif
-  app.add_flag("--dry-run", o.dry_run,
-               "Start nothing; print the variables that would be set and the command");
+  app.add_flag(
+      "--dry-run", o.dry_run,
+      "Start nothing; print the command with the variables that would be set, for a shell");
   app.add_flag("-q,--quiet", o.quiet, "No line on stderr when the job runs without heddle");
 }
 
@@ -236,9 +238,15 @@ void prepare_job(LaunchSettings& settings) {
     const char* value = std::getenv(name);
     return value && *value ? value : otherwise;
   };
-  settings.job = value_or_throw(jobs::job_id(""));
+  // Without a scheduler's each launch is a job of its own.
+  const bool is_named = std::ranges::any_of(
+      std::initializer_list<const char*>{"SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_JOB_ID"},
+      [](const char* name) { return std::getenv(name) != nullptr; });
+  settings.job = value_or_throw(
+      jobs::job_id(is_named ? "" : fmt::format("launch-{}-{}", jobs::now_us(), ::getpid())));
   settings.job_start = variable("HEDDLE_JOB_START", std::to_string(jobs::now_us()));
-  settings.job_to = std::filesystem::absolute(variable("HEDDLE_JOB_TO", ".")).string();
+  const auto to = std::filesystem::absolute(variable("HEDDLE_JOB_TO", ".")).lexically_normal();
+  settings.job_to = to.has_filename() ? to.string() : to.parent_path().string();
 }
 
 /// A launcher that is interrupted kills its ranks, and the agents that would write their node's
@@ -248,20 +256,18 @@ void finish_job(const LaunchSettings& settings, AppEnd end, bool quiet) {
   const auto archive =
       jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
   if (!archive) return warn(archive.error());
-  if (!quiet)
-    say(archive->empty() ? "job " + settings.job + ": each node writes its archive into " +
-                               settings.job_to + " when its last rank has ended"
-                         : *archive);
+  if (!quiet) say("job " + settings.job + ": an archive of each node is in " + settings.job_to);
 }
 #endif
 
 /// As a shell reads it; with control bytes, as bash does ($'...').
 std::string to_shell_word(const std::string& text) {
   constexpr const char* kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+:,./-";
   if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
-  const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7F; };
-  if (is_valid_utf8(text) && std::ranges::none_of(text, is_control)) return quote_for_shell(text);
+  std::string unescaped = text;
+  std::erase(unescaped, '\\');  // the one printable character that is escaped
+  if (escape_for_terminal(unescaped) == unescaped) return quote_for_shell(text);
   std::string out = "$'";
   for (const char c : escape_for_terminal(text)) {
     if (c == '\'') out += '\\';
@@ -272,9 +278,10 @@ std::string to_shell_word(const std::string& text) {
 
 void print_plan(const Hooks& hooks, const Words& command) {
   std::string out;
-  for (const auto& [name, value] : hooks.variables) out += name + "=" + to_shell_word(value) + "\n";
-  out += "command:";
-  for (const auto& word : command) out += " " + to_shell_word(word);
+  for (const auto& [name, value] : hooks.variables)
+    out += name + "=" + to_shell_word(value) + " \\\n";
+  const char* space = "";
+  for (const auto& word : command) out += std::exchange(space, " ") + to_shell_word(word);
   value_or_throw(write_all(STDOUT_FILENO, out + "\n", "stdout"));
 }
 

@@ -314,7 +314,8 @@ Result<void> ProfileDirectory::check_free(const std::string& name) const {
   struct stat status {};
   if (::lstat(file_of(name).c_str(), &status) != 0) return {};
   return fail_errno(name, "cannot make the profile", EEXIST,
-                    "fs-launch profile edit " + name + ", or delete " + name);
+                    load(name) ? "fs-launch profile edit " + name + ", or delete " + name
+                               : "fs-launch profile delete " + name);
 }
 
 Result<void> ProfileDirectory::create(const std::map<std::string, Profile>& profiles) const {

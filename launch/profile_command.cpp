@@ -66,6 +66,14 @@ bool is_shell_name(const std::string& name) {
          name.find_first_not_of(std::string(kLetters) + "0123456789") == name.npos;
 }
 
+/// For an option; empty: it is NAME=VALUE.
+std::string check_variable(const std::string& text) {
+  const auto equals = text.find('=');
+  if (equals != text.npos && is_shell_name(text.substr(0, equals))) return "";
+  return escape_for_terminal(text) +
+         " is no NAME=VALUE, with a name of letters, digits and '_' that begins with no digit";
+}
+
 /// Other nodes may have what this one has not.
 void warn_of_missing(const Profile& profile) {
   std::error_code error;
@@ -98,9 +106,6 @@ Result<void> apply(const Options& o, Profile& profile) {
       profile.files.push_back(file);
   for (const auto& variable : o.variables) {
     const auto equals = variable.find('=');
-    if (equals == variable.npos || !is_shell_name(variable.substr(0, equals)))
-      return fail(variable, "is no NAME=VALUE", "",
-                  "a name is of letters, digits and '_', and begins with no digit");
     profile.environment[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   if (!o.mpi.empty()) profile.mpi = TRY(find_mpi({"--prefix", o.mpi}));
@@ -299,6 +304,7 @@ void add_fields(CLI::App& sub, Options& o) {
       ->allow_extra_args(false);
   sub.add_option("--env", o.variables, "Set this variable in the ranks (repeatable)")
       ->type_name("NAME=VALUE")
+      ->check(check_variable)
       ->allow_extra_args(false);
 }
 

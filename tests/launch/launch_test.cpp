@@ -267,14 +267,9 @@ TEST_P(Launched, ranks_without_fuse_a_temporary_directory_or_the_library_run) {
   // ld.so says that the library is not there.
   const auto library = fs::path(fs_launch_).parent_path().parent_path() / "lib/heddle";
   const auto plan = launch(app, {"--dry-run"});
-  const auto lines = lines_of(plan.out);
-  // As --dry-run prints it for a shell.
   const auto no_library =
       run(Strings{"unshare", "-m", "sh", "-c",
-                  "export " + lines[0] + " " + lines[1] + " " + lines[2] +
-                      "; mount -t tmpfs none " + library.string() + " && exec \"$@\"",
-                  "sh"} +
-              app,
+                  "mount -t tmpfs none " + library.string() + " && " + plan.out},
           options_);
   EXPECT_EQ(no_library.out, bare.out);
   EXPECT_EQ(no_library.status, 0);
@@ -514,16 +509,27 @@ TEST_F(FsLaunch, dry_run_starts_nothing) {
   EXPECT_EQ(plan.status, 0);
   EXPECT_THAT(plan.out, HasSubstr("HEDDLE_LAUNCH=" + fs_launch_));
   EXPECT_FALSE(fs::exists(dir_ / "started"));
-  options_.env.push_back("HEDDLE=off");
-  const Strings odd = {"touch", "started", "a b", "x\ny'", "", "*", "it's", "a\\b"};
-  const auto off = launch(odd, {"--dry-run"});
-  EXPECT_FALSE(fs::exists(dir_ / "started"));
-  ASSERT_THAT(off.out, ::testing::StartsWith("command: touch "));
-  // As a shell reads it.
-  const auto pasted = sh("printf '%s\\0' " + off.out.substr(std::string("command: ").size()));
-  std::string words;
-  for (const auto& word : odd) words += word + '\0';
-  EXPECT_EQ(pasted.out, words);
+  const auto gone = launch({"no-such-launcher"}, {"--dry-run"});
+  EXPECT_EQ(gone.status, 127);
+  EXPECT_THAT(gone.err, HasSubstr("no-such-launcher"));
+}
+
+TEST_F(FsLaunch, dry_run_prints_what_a_shell_runs) {
+  const Strings odd = {"printf", "[%s]", "a b",    "x\ny'",      "",     "*",        "it's",
+                       "a\\b",   "A=b",  "\x1b[m", "\xc2\x85\\", "\xff", "\xc3\xa4", "$HOME `x` !"};
+  const auto bare = run(odd, options_);
+  for (const bool is_off : {false, true}) {
+    if (is_off) options_.env.push_back("HEDDLE=off");
+    const auto plan = launch(odd, {"--dry-run"});
+    EXPECT_EQ(sh(plan.out).out, bare.out);
+    for (const char* control : {"\x1b", "\xc2\x85", "\xff"})
+      EXPECT_EQ(plan.out.find(control), std::string::npos);
+  }
+  options_.env.pop_back();
+  std::ofstream(dir_ / "A=b") << "#!/bin/sh\necho $HEDDLE_LAUNCH\n";
+  fs::permissions(dir_ / "A=b", fs::perms(0755));
+  options_.env.push_back("PATH=" + dir_.path() + ":" + std::getenv("PATH"));
+  EXPECT_THAT(sh(launch({"A=b"}, {"--dry-run"}).out).out, HasSubstr(fs_launch_));
 }
 
 TEST_F(FsLaunch, job_with_a_useless_map_runs_as_without) {
@@ -539,6 +545,25 @@ TEST_F(FsLaunch, job_with_a_useless_map_runs_as_without) {
   EXPECT_EQ(sh("ls cache/heddle | grep ^launch-").out, "");
   const auto job = launch({"true"}, {"--map", "/none.map", "--job"});
   EXPECT_THAT(job.err, HasSubstr("is not collected"));
+}
+
+/// From one shell, without a scheduler.
+TEST_F(FsLaunch, each_job_has_a_name_and_the_same_last_line) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_JOB_ID"})
+    options_.env.emplace_back(name);
+  options_.env.push_back("HEDDLE_JOB_SPOOL=" + dir_ / "spool");
+  options_.env.emplace_back("HEDDLE_JOB_TO=./jobs/.");
+  fs::create_directory(dir_ / "jobs");
+  const auto ran = sh("for i in 1 2; do $FS_LAUNCH --job mpiexec.hydra -n 1 true; done");
+  const auto lines = lines_of(ran.err);
+  ASSERT_EQ(lines.size(), 2U) << ran.err;
+  EXPECT_NE(lines[0], lines[1]);
+  for (const auto& line : lines)
+    EXPECT_THAT(
+        line, testing::MatchesRegex(
+                  "fs-launch: job launch-[0-9-]+: an archive of each node is in " + dir_ / "jobs"));
+  EXPECT_EQ(sh("ls jobs | wc -l").out, "2\n");
 }
 
 TEST_F(FsLaunch, odd_options_of_a_hold_are_refused) {
