@@ -63,9 +63,9 @@ Result<Place> find_place(const std::string& path) {
       return fail_errno(path, "cannot write");
     if (!S_ISLNK(status.st_mode))
       return Place{std::move(*directory), std::move(name), status.st_mode & S_IFMT, links > 0, {}};
-    if (!may_follow_to_write(file) || !kernel_follows(status, above_it))
+    if (!may_follow_to_write(*directory, file) || !kernel_follows(status, above_it))
       return fail(Error::with_code(EACCES, path, "cannot write",
-                                   "the symbolic link belongs to another user"));
+                                   "another user can have put the symbolic link there"));
     std::string target(static_cast<std::size_t>(PATH_MAX), '\0');
     const auto length = ::readlinkat(file.get(), "", target.data(), target.size());
     if (length <= 0) return fail_errno(path, "cannot write");

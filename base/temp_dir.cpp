@@ -122,13 +122,9 @@ int empty_directory(Fd directory, dev_t device) {
       note(errno);
       continue;
     }
-    const int why = errno;
     Fd below(::openat(here, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     struct stat status {};
-    if (!below && errno == ENOTDIR) {
-      note(why);
-      continue;
-    }
+    if (!below) note(errno == ENOTDIR ? EPERM : errno);
     if (below && ::fstat(below.get(), &status) == 0 && status.st_dev == device)
       if (const int error = empty_directory(std::move(below), device); error != 0) note(error);
     if (::unlinkat(here, name, AT_REMOVEDIR) != 0) note(errno);
@@ -143,6 +139,10 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
     const char* tmp = std::getenv("TMPDIR");
     if (!tmp || !*tmp) return create(prefix, "/tmp");
     auto made = create(prefix, tmp);
+    // Root's must not be exchanged by another user, whose directory sudo may have kept.
+    if (made && is_systems_root())
+      if (auto trusted = check_trusted_directory(made->path()); !trusted)
+        made = fail(std::move(trusted.error()));
     if (made) return made;
     // As tempnam(3); the failure is that of the user's $TMPDIR.
     auto second = create(prefix, "/tmp");
@@ -153,7 +153,7 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
     if (const auto whole = std::filesystem::absolute(parent, error); !error)
       parent = whole.lexically_normal().string();
   if (auto place = open_directory_to_write(parent); !place && place.error().code() == EPERM)
-    return fail(std::move(place.error()));  // it could not be removed
+    return fail(std::move(place.error()));
   std::string path = parent + "/" + prefix + "-XXXXXX";
   const SignalsHeld held;
   if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary directory in it");
@@ -215,10 +215,11 @@ void clean_up_on_signals() {
 }
 
 Result<void> remove_tree(const std::string& path) {
-  const auto slash = path.find_last_not_of('/') == path.npos
-                         ? path.npos
-                         : path.rfind('/', path.find_last_not_of('/'));
-  const auto name = slash == path.npos ? path : path.substr(slash + 1);
+  const auto end = path.find_last_not_of('/') + 1;
+  const auto slash = path.substr(0, end).rfind('/');
+  // With a slash at its end openat(2) would follow a link.
+  const auto name = path.substr(slash + 1, end - (slash + 1));
+  if (name.empty() || name == "." || name == "..") return fail_errno(path, "cannot remove", EINVAL);
   const auto above =
       open_directory_to_write(slash == path.npos ? std::string() : path.substr(0, slash + 1));
   const auto gone = [](int error) { return error == ENOENT || error == ENOTDIR; };

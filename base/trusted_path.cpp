@@ -2,8 +2,10 @@
 #include "base/trusted_path.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,12 +22,12 @@ constexpr const char* kWhat = "cannot be trusted";
 
 /// Who may own what this process uses. Asked once a path: it has many components.
 struct Trusted {
-  uid_t self = ::geteuid();
+  uid_t self;
   /// root is the owner of "/", since a user namespace (podman unshare) does not map root's uid.
-  uid_t root = self;
+  uid_t root;
   bool is_systems_root = false;
 
-  Trusted() {
+  explicit Trusted(uid_t user = ::geteuid()) : self(user), root(user) {
     struct stat top {};
     if (::stat("/", &top) != 0) return;
     root = top.st_uid;
@@ -61,8 +63,7 @@ std::string target_of(const Fd& fd) {
 
 /// Resolves `path` and checks each component and each link, whose owner can redirect it. Result:
 /// the file; none if it does not exist.
-Result<Fd> walk(std::string path) {
-  const Trusted trusted;
+Result<Fd> walk(std::string path, const Trusted& trusted = Trusted()) {
   int links = 0;
   Fd here = TRY(open_file("/", O_PATH | O_DIRECTORY));
   struct stat status {};  // of `here`
@@ -104,6 +105,11 @@ Result<void> check_trusted_directory(const std::string& path) {
   return {};
 }
 
+Result<void> check_trusted_directory(const std::string& path, uid_t owner) {
+  TRY(walk(path, Trusted(owner)));
+  return {};
+}
+
 Result<void> check_trusted_file(const std::string& path) {
   const Fd file = TRY(walk(path));
   struct stat status {};
@@ -112,9 +118,13 @@ Result<void> check_trusted_file(const std::string& path) {
   return {};
 }
 
-bool may_follow_to_write(const Fd& fd) {
-  struct stat status {};
-  return !is_systems_root() || (::fstat(fd.get(), &status) == 0 && status.st_uid == 0);
+bool may_follow_to_write(const Fd& directory, const Fd& link) {
+  struct stat status {
+  }, around{};
+  if (!is_systems_root()) return true;
+  return ::fstat(link.get(), &status) == 0 && ::fstat(directory.get(), &around) == 0 &&
+         status.st_uid == 0 && around.st_uid == 0 &&
+         ((around.st_mode & 0022) == 0 || (around.st_mode & S_ISVTX) != 0);
 }
 
 Result<Fd> open_directory_to_write(const std::string& path) {
@@ -137,10 +147,14 @@ Result<Fd> open_directory_to_write(const std::string& path) {
     struct stat status {};
     if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path, "cannot open");
     if (S_ISLNK(status.st_mode)) {
-      if (!may_follow_to_write(next))
-        return fail(Error::with_code(EPERM, path, "cannot write there",
-                                     "root follows no link of another user: " + name,
-                                     "name the directory itself"));
+      struct statfs system {};
+      if (::fstatfs(next.get(), &system) != 0 || system.f_type == PROC_SUPER_MAGIC)
+        return fail_errno(path, "cannot open", ELOOP);
+      if (!may_follow_to_write(here, next))
+        return fail(
+            Error::with_code(EPERM, path, "cannot write there",
+                             "root follows no link that another user can have put there: " + name,
+                             "name the directory itself"));
       if (++links > kMostLinks) return fail_errno(path, "cannot open", ELOOP);
       const auto target = target_of(next);
       left.insert(0, target + "/");

@@ -22,20 +22,23 @@ bool is_systems_root();
 /// another's; `path` itself may not, since others could create missing files in it. A missing path
 /// passes.
 Result<void> check_trusted_directory(const std::string& path);
+/// Likewise for `owner`, as whom root is going to use it.
+Result<void> check_trusted_directory(const std::string& path, uid_t owner);
 
 /// Likewise for the regular file `path`, which may be in a sticky directory.
 Result<void> check_trusted_file(const std::string& path);
 
 // Where root writes below another user's directory (a report, a log, an archive), a symbolic link
-// of that user could lead it to any file of the machine: root follows none but root's. Directories
-// cannot be used so, since a user can move only the user's own there.
+// there could lead it to any file of the machine. So root follows only its own links, in its own
+// directories, where no other user can have put them. Directories themselves can be moved only to
+// where that user may write as well.
 
-/// Whether this process may follow the symbolic link `fd` (O_PATH) to write: as the machine's root
-/// only root's.
-bool may_follow_to_write(const Fd& fd);
+/// Whether this process may follow the symbolic link `link` (O_PATH) in `directory` to write.
+bool may_follow_to_write(const Fd& directory, const Fd& link);
 
 /// Opens the directory `path` (O_PATH) to create, replace or remove files in it, following links by
-/// may_follow_to_write(). Empty: the working directory. EPERM: it may not follow one.
+/// may_follow_to_write(). Empty: the working directory. EPERM: it may not follow one. ELOOP: root
+/// follows none of procfs, which lead into other roots.
 Result<Fd> open_directory_to_write(const std::string& path);
 /// Likewise; makes it and those above it that are missing, with `mode` less the umask.
 Result<Fd> make_directory_to_write(const std::string& path, mode_t mode);

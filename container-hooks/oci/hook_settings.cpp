@@ -24,6 +24,8 @@
 namespace heddle::hook {
 namespace {
 
+constexpr gid_t kNoGroup = 65534;  // nogroup: no file belongs to it
+
 /// As config.json and hooks.d spell it.
 const char* stage_name(Stage stage) {
   return stage == Stage::create_runtime ? "createRuntime" : "createContainer";
@@ -131,18 +133,24 @@ HookSettings for_plain_runtime(const InstallSettings& settings) {
 
 /// The owner of a bundle may put a link in the place of any name in it, and root would add a hook
 /// to any config.json of the machine, or put that user's in any directory. So root becomes the
-/// owner, for the rest of the process: what the owner's links lead to, the owner could write as
-/// well.
-Result<void> become_owner_of(const std::string& directory) {
-  if (!is_systems_root()) return {};
-  const Fd opened = TRY(open_file(directory, O_PATH | O_DIRECTORY));
+/// owner, without any group, in that directory, for the rest of the process; only root and the
+/// owner may change the path to it.
+Result<void> enter_bundle(const std::string& directory) {
+  Fd opened = TRY(open_file(directory, O_PATH | O_DIRECTORY));
   struct stat status {};
   if (::fstat(opened.get(), &status) != 0) return fail_errno(directory, "cannot inspect it");
-  if (status.st_uid != 0 && (::setgroups(0, nullptr) != 0 || ::setegid(status.st_gid) != 0 ||
-                             ::seteuid(status.st_uid) != 0))
+  const uid_t owner = status.st_uid;
+  if (is_systems_root()) {
+    TRY(check_trusted_directory(std::filesystem::absolute(directory), owner));
+    opened = TRY(open_file(directory, O_PATH | O_DIRECTORY));
+    if (::fstat(opened.get(), &status) != 0 || status.st_uid != owner)
+      return fail_errno(directory, "cannot inspect it", ESTALE);
+  }
+  if (::fchdir(opened.get()) != 0) return fail_errno(directory, "cannot enter it");
+  if (is_systems_root() && owner != 0 &&
+      (::setgroups(0, nullptr) != 0 || ::setegid(kNoGroup) != 0 || ::seteuid(owner) != 0))
     return fail_errno(directory, "cannot become its owner");
-  // A third user may lead neither root nor that owner elsewhere.
-  return check_trusted_directory(std::filesystem::absolute(directory).lexically_normal());
+  return {};
 }
 
 }  // namespace
@@ -236,24 +244,30 @@ Result<void> print_cdi(const InstallSettings& settings) {
 Result<void> edit_bundle(const InstallSettings& settings) {
   const auto program = TRY(trusted_hook());
   const auto hook = TRY(usable(for_plain_runtime(settings)));
-  TRY(become_owner_of(settings.directory));
-  const auto path = settings.directory + "/config.json";
-  const Fd old = TRY(open_regular(path));
+  TRY(enter_bundle(settings.directory));
+  const std::string path = "config.json";
+  const auto name = settings.directory + "/" + path;
+  const Fd old = TRY(open_file(path, O_PATH));
+  const Fd file = TRY(open_regular_at(old.get(), name));
   struct stat status {};
-  if (::fstat(old.get(), &status) != 0) return fail_errno(path, "cannot inspect it");
-  const auto text = TRY(read_all(old.get(), path, kConfigLimit));
-  auto config = TRY(parse_json(text, path));
-  config = TRY(with_hook(std::move(config), path, program, hook));
-  // process.env may hold secrets: whoever is not the owner and group that can be kept gets no
-  // rights.
-  auto file = TRY(AtomicFile::create(path, 0600));
+  if (::fstat(old.get(), &status) != 0) return fail_errno(name, "cannot inspect it");
+  const auto text = TRY(read_all(file.get(), name, kConfigLimit));
+  auto config = TRY(parse_json(text, name));
+  config = TRY(with_hook(std::move(config), name, program, hook));
+  // process.env may hold secrets: a group keeps its rights where the owner stays the same.
+  auto next = TRY(AtomicFile::create(path, 0600));
+  const uid_t owner = ::geteuid();
   mode_t mode = status.st_mode & 0777;
-  if (::fchown(file.fd(), status.st_uid, status.st_gid) != 0 &&
-      ::fchown(file.fd(), static_cast<uid_t>(-1), status.st_gid) != 0)
+  if (::getuid() == 0 && owner != 0 && status.st_uid == owner) {
+    if (::seteuid(0) != 0 || ::fchown(next.fd(), static_cast<uid_t>(-1), status.st_gid) != 0 ||
+        ::seteuid(owner) != 0)
+      return fail_errno(name, "cannot keep its group");
+  } else if (::fchown(next.fd(), status.st_uid, status.st_gid) != 0) {
     mode &= 0707;
-  if (::fchmod(file.fd(), mode) != 0) return fail_errno(path, "cannot keep its mode");
-  TRY(file.write(to_text(config, 2) + "\n"));
-  return file.commit();
+  }
+  if (::fchmod(next.fd(), mode) != 0) return fail_errno(name, "cannot keep its mode");
+  TRY(next.write(to_text(config, 2) + "\n"));
+  return next.commit();
 }
 
 }  // namespace heddle::hook

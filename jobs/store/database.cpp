@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 #include <libpq-fe.h>
 #include <sqlite3.h>
-#include <sys/stat.h>
 
 #include <charconv>
 #include <filesystem>
@@ -43,21 +42,21 @@ class Sqlite final : public Database {
     if (!create && !std::filesystem::exists(path, failed))
       throw Error(path, "no such database", {},
                   "fs-job submit makes it; --db or FS_JOB_DB names another");
-    // In another user's directory no link leads root to a database elsewhere. SQLite's flag is for
-    // links anywhere in the path, so it gets a resolved one.
-    const auto parent = place.parent_path();
-    const Fd directory = value_or_throw(create ? make_directory_to_write(parent, 0700)
-                                               : open_directory_to_write(parent));
-    const bool follows = !is_systems_root();
-    auto real = std::filesystem::canonical(parent, failed) / place.filename();
-    // SQLite would create it with the umask's mode; its journal gets the file's own.
-    if (create && !Fd(::openat(directory.get(), place.filename().c_str(),
-                               O_RDWR | O_CREAT | O_CLOEXEC | (follows ? 0 : O_NOFOLLOW), 0600)))
-      throw Error::from_errno(path, "cannot open");
+    // SQLite obeys journals that are beside the file, which can name any file to remove.
+    if (is_systems_root()) {
+      auto trusted = check_trusted_directory(place.parent_path());
+      if (trusted) trusted = check_trusted_file(place);
+      if (!trusted)
+        throw Error(path, "root does not use this database", trusted.error().message(),
+                    "run fs-job as the user whose it is");
+    }
+    if (create) {
+      value_or_throw(make_directory_to_write(place.parent_path(), 0700));
+      // SQLite would create it with the umask's mode; its journal gets the file's own.
+      value_or_throw(open_file(path, O_RDWR | O_CREAT, 0600));
+    }
     sqlite3* raw = nullptr;
-    const int status =
-        ::sqlite3_open_v2(follows ? path.c_str() : real.c_str(), &raw,
-                          SQLITE_OPEN_READWRITE | (follows ? 0 : SQLITE_OPEN_NOFOLLOW), nullptr);
+    const int status = ::sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE, nullptr);
     handle_.reset(raw);
     if (status != SQLITE_OK) fail_now("cannot open");
     ::sqlite3_busy_timeout(raw, 120'000);

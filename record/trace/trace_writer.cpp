@@ -165,8 +165,10 @@ Result<Fd> start_file(const std::string& path, const std::string& header) {
   auto file = AtomicFile::create(path);
   if (!file) {
     // The directory may be read-only, but not the file.
+    const int code = file.error().code();
     Fd fd;
-    if (auto there = open_in_place(path)) fd = std::move(*there);
+    if (code == EACCES || code == EPERM || code == EROFS)
+      if (auto there = open_in_place(path)) fd = std::move(*there);
     if (!fd) return fail(std::move(file.error()));
     TRY(write_all(fd.get(), header, path));
     return fd;

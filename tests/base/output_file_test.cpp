@@ -128,38 +128,65 @@ TEST_F(OutputFile, links_to_devices_and_descriptors_lead_there) {
   EXPECT_EQ(files(), 2U);
 }
 
-TEST_F(OutputFile, root_writes_through_no_link_of_another_user) {
+TEST_F(OutputFile, root_writes_through_no_link_that_another_user_can_have_put_there) {
   if (!is_systems_root()) GTEST_SKIP() << "needs root to make another user's links";
-  fs::create_directory(path("victim"));
+  fs::create_directories(path("victim/sub"));
   value_or_throw(write_output(path("victim/f"), "kept"));
-  fs::create_directory(path("theirs"));
-  for (const char* owner : {"mine", "theirs"}) {
+  value_or_throw(write_output(path("victim/sub/f"), "kept"));
+  for (const char* owner : {"mine", "theirs", "both"}) {
     fs::create_directories(path(owner));
     const auto at = path(owner);
     fs::create_directory_symlink("../victim", at + "/dir");
     fs::create_symlink("../victim/f", at + "/file");
     fs::create_symlink("dir/f", at + "/twice");
   }
-  for (const char* name : {"", "/dir", "/file"})  // not "twice": its target's link is theirs
-    ASSERT_EQ(::lchown((path("theirs") + name).c_str(), 1511, 1511), 0);
-  for (const char* name : {"theirs/dir/f", "theirs/dir/new", "theirs/file", "theirs/twice",
-                           "theirs/../theirs/dir/f"}) {
+  for (const char* name : {"theirs/dir", "theirs/file"})
+    ASSERT_EQ(::lchown(path(name).c_str(), 1511, 1511), 0);
+  // Where another user may rename, root's link may be that user's choice.
+  ASSERT_EQ(::chown(path("theirs").c_str(), 1511, 1511), 0);
+  ASSERT_EQ(::chmod(path("both").c_str(), 0775), 0);
+  for (const char* name :
+       {"theirs/dir/f", "theirs/dir/new", "theirs/file", "theirs/twice", "theirs/../theirs/dir/f",
+        "theirs//dir//f", "both/dir/f", "both/file", "both/twice"}) {
     EXPECT_FALSE(write_output(path(name), "x")) << name;
     EXPECT_FALSE(open_in_place(path(name))) << name;
     EXPECT_FALSE(open_log(path(name))) << name;
   }
-  EXPECT_FALSE(remove_tree(path("theirs/dir/f")));
+  const auto root = "/proc/self/root" + path("victim");
+  EXPECT_EQ(open_log(root + "/log").error().code(), ELOOP);
+  EXPECT_FALSE(remove_tree(root + "/sub"));
+  EXPECT_FALSE(remove_tree(path("theirs/dir/sub")));
+  EXPECT_FALSE(make_directory_to_write(path("theirs/dir/new"), 0777));
   EXPECT_FALSE(TempDir::create("t", path("theirs/dir")));
   EXPECT_EQ(write_output(path("theirs/dir/f"), "x").error().code(), EPERM);
-  EXPECT_EQ(read_file(path("victim/f")).value_or(""), "kept");
+  // The link goes, not what it leads to.
+  EXPECT_TRUE(remove_tree(path("theirs/dir/")));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(path("theirs/dir"))));
+  for (const char* name : {"victim/f", "victim/sub/f"})
+    EXPECT_EQ(read_file(path(name)).value_or(""), "kept");
   // Root's own lead where they lead; the file itself may be in the other user's directory.
-  for (const char* name : {"mine/dir/f", "mine/file", "mine/twice", "theirs/new"}) {
+  ASSERT_EQ(::chmod(path("both").c_str(), 01777), 0);
+  for (const char* name : {"mine/dir/f", "mine/file", "mine/twice", "theirs/new", "both/file"}) {
     const auto written = write_output(path(name), name);
     EXPECT_TRUE(written) << written.error().message();
     EXPECT_EQ(read_file(path(name)).value_or(""), name);
   }
-  EXPECT_TRUE(remove_tree(path("mine/dir/f")));
-  EXPECT_FALSE(fs::exists(path("victim/f")));
+  EXPECT_TRUE(remove_tree(path("mine/dir/sub")));
+  EXPECT_FALSE(fs::exists(path("victim/sub")));
+  for (const char* odd : {"", "/", ".", "..", "mine/.."}) EXPECT_FALSE(remove_tree(odd)) << odd;
+}
+
+/// sudo may keep a user's TMPDIR, who could exchange a directory there.
+TEST_F(OutputFile, temporary_directory_of_root_is_not_below_another_users) {
+  if (!is_systems_root()) GTEST_SKIP() << "needs root to make another user's directory";
+  fs::create_directory(path("theirs"));
+  ASSERT_EQ(::chown(path("theirs").c_str(), 1511, 1511), 0);
+  const std::string before = std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "";
+  ::setenv("TMPDIR", path("theirs").c_str(), 1);
+  const auto made = value_or_throw(TempDir::create("heddle-output-test"));
+  before.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before.c_str(), 1);
+  EXPECT_TRUE(made.path().starts_with("/tmp/")) << made.path();
+  EXPECT_TRUE(fs::is_empty(path("theirs")));
 }
 
 TEST_F(OutputFile, replaces_only_regular_files_atomically) {

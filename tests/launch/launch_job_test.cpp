@@ -162,7 +162,7 @@ TEST_F(OfAPythonProgram, later_ranks_of_a_node_ask_nothing_of_the_file_system) {
   (void)asked(4, 1, "");  // resolves, and learns
   // The first job of a node; reading ahead is not of its second rank.
   std::string difference = "not tried";
-  std::uint64_t more = 0;
+  std::uint64_t more = UINT64_MAX;
   std::thread first([&] {
     const auto ran =
         cluster_->sh("salloc -Q -N4 sh -c '" + job(4, 1, "", "done") + "'", {.deadline = 3min});
@@ -171,22 +171,25 @@ TEST_F(OfAPythonProgram, later_ranks_of_a_node_ask_nothing_of_the_file_system) {
   if (wait_until(60s, [&] { return left().find("hd-") != std::string::npos; })) {
     const auto beside = "--overlap --jobid=$(squeue -ho %A)";
     (void)asked(4, 4, beside);
-    // On one node, since the kernel here asks once for what two nodes ask for at the same time.
-    const auto alone = asked(1, 1, beside), eight = asked(1, 8, beside);
-    difference.clear();
-    // What each of the seven ranks more would ask.
-    for (const auto& [what, count] : eight) {
-      const auto found = alone.find(what);
-      const auto before = found == alone.end() ? 0 : found->second;
-      more += count - std::min(count, before);
-      if (count >= before + 7)
-        difference += fmt::format("{}: {} and not {}\n", what, count, before);
+    // On one node, since the kernel here asks once for what two nodes ask for at the same time. A
+    // busy machine makes requests by chance; what a rank asks for, it asks for each time.
+    for (int tries = 0; tries < 3 && more >= 7; ++tries) {
+      const auto alone = asked(1, 1, beside), eight = asked(1, 8, beside);
+      std::uint64_t all = 0;
+      std::string differences;
+      for (const auto& [what, count] : eight) {
+        const auto found = alone.find(what);
+        const auto before = found == alone.end() ? 0 : found->second;
+        if (count > before) differences += fmt::format("{}: {} and not {}\n", what, count, before);
+        all += count - std::min(count, before);
+      }
+      if (all < more) difference = std::move(differences);
+      more = std::min(more, all);
     }
   }
   std::ofstream(dir_ / "done") << "";
   first.join();
-  EXPECT_EQ(difference, "");
-  EXPECT_LT(more, 7U) << "requests in all of seven ranks more";
+  EXPECT_LT(more, 7U) << "requests in all of seven ranks more:\n" << difference;
 }
 
 TEST_F(OnNodes, ranks_of_a_node_enter_one_container) {
