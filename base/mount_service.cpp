@@ -32,7 +32,8 @@ Result<GrantedMount> MountClient::want(const std::string& map_id, int map,
   auto answer =
       receive_record<MountReply>(socket_.get(), sent ? limit : std::chrono::milliseconds(0));
   if (!answer) {
-    auto error = Error::from_errno(kServer, "no answer", answer.error().code());
+    auto error =
+        Error::from_errno(kServer, "no answer", sent ? answer.error().code() : sent.error().code());
     return fail(error.code() == EPROTO ? std::move(error) : lost(std::move(error)));
   }
   auto reply = TRY(read_reply(std::move(answer->message)));

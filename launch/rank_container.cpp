@@ -96,7 +96,8 @@ Result<void> prepare_containers(RankContainer& container) {
   if (std::ranges::none_of(*words, [](auto& word) { return word.find("{hooks}") != word.npos; }))
     return {};
   // A file for each MPI: launches with another run meanwhile.
-  container.hooks = TRY(cache_directory()) + "/launch/hooks.d";
+  const auto cache = TRY(cache_directory());
+  container.hooks = cache + "/launch/hooks.d";
   Words install = {"fs-hook", "install", "--always"};
   if (!container.mpi.empty()) {
     container.hooks += "/" + hash_bytes(container.mpi).hex().substr(0, 16);

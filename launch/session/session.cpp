@@ -23,6 +23,7 @@
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
+#include "launch/hooks.hpp"
 #include "launch/session/manifest.hpp"
 #include "launch/session/node_agent.hpp"
 #include "launch/session/relay.hpp"
@@ -37,7 +38,10 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 constexpr std::size_t kHashesAtOnce = 1000;
 
-std::string sessions_directory() { return default_cache_dir() + "/sessions"; }
+Result<std::string> sessions_directory() {
+  const auto cache = TRY(cache_directory());
+  return cache + "/sessions";
+}
 
 std::string random_id() {
   std::uint32_t number = 0;
@@ -72,7 +76,9 @@ Result<std::string> nodes_of_job(const std::string& job, Clock::time_point end) 
 
 /// Of relays that were killed on this host, now or before it was booted: a relay has a lock.
 void sweep_dead(const RunDirectory& run) {
-  const auto all = RunDirectory::find(sessions_directory());
+  const auto sessions = sessions_directory();
+  if (!sessions) return;
+  const auto all = RunDirectory::find(*sessions);
   if (!all) return;
   for (const auto& id : all->names()) {
     const auto directory = all->path() + "/" + id;
@@ -216,11 +222,12 @@ Result<Session> Session::create(const CreateOptions& o) {
   };
 
   const auto run = TRY(RunDirectory::open());
+  const auto sessions = TRY(sessions_directory());
   std::error_code ignored;
   fs::create_directories(default_cache_dir(), ignored);
-  TRY(RunDirectory::open_at(sessions_directory()));
+  TRY(RunDirectory::open_at(sessions));
   sweep_dead(run);
-  relay.directory = sessions_directory() + "/" + s.id;
+  relay.directory = sessions + "/" + s.id;
   relay.settings = s;
   TRY(RunDirectory::open_at(relay.directory));
   Encoder coder;
@@ -262,7 +269,8 @@ Result<Session> Session::create(const CreateOptions& o) {
 }
 
 Result<Session> Session::find(const std::string& id) {
-  const auto directory = sessions_directory() + "/" + id;
+  const auto sessions = TRY(sessions_directory());
+  const auto directory = sessions + "/" + id;
   if (!ship::is_plain_name(id)) return fail(id, "is not a session's id");
   const auto found = RunDirectory::find(directory);
   const auto text = found ? read_file(directory + "/settings", 1UL << 20)

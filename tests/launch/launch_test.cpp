@@ -653,6 +653,11 @@ TEST_F(FsLaunch, job_without_a_home_is_guided_and_reported) {
     EXPECT_THAT(ran.err, HasSubstr("1 of 1 ranks guided")) << home;
     EXPECT_THAT(ran.err, HasSubstr("only ranks of this node report")) << home;
   }
+  for (const Strings& needs : {Strings{"session", "create", "--local"}, {"--hold", "true"}}) {
+    const auto ran = run(Strings{fs_launch_} + needs, options_);
+    EXPECT_EQ(ran.status, 3) << to_shell(needs);
+    EXPECT_THAT(ran.err, HasSubstr("no cache directory: XDG_CACHE_HOME and HOME name none"));
+  }
 }
 
 TEST_F(FsLaunch, map_of_a_profile_is_not_for_its_image) {
