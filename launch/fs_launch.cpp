@@ -256,7 +256,11 @@ void finish_job(const LaunchSettings& settings, AppEnd end, bool quiet) {
   const auto archive =
       jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
   if (!archive) return warn(archive.error());
-  if (!quiet) say("job " + settings.job + ": an archive of each node is in " + settings.job_to);
+  if (!quiet && is_normal)
+    say("job " + settings.job + ": an archive of each node is in " + settings.job_to);
+  else if (!quiet)
+    say("job " + settings.job + ": archives of nodes are in " + settings.job_to +
+        "; fs-job stage --left writes that of a node whose agents were killed");
 }
 #endif
 

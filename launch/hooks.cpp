@@ -101,18 +101,21 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
 }
 
 /// The LD_AUDIT that `command` sets for ranks by -x of mpirun, whose ranks then get the hook's, so
-/// that it has to be in that; empty: none. hydra's and srun's options come after the hooks.
+/// that it has to be in that; empty: none. hydra's and srun's options come after the hooks. An
+/// option of the same name after the program is the program's: it is taken for the launcher's.
 std::string audit_of(const std::vector<std::string>& command, std::vector<std::string>& notes) {
   constexpr std::string_view kSet = "LD_AUDIT=";
   std::string out;
-  for (std::size_t i = 0; i < command.size(); ++i) {
+  const auto launcher = command[0].substr(command[0].rfind('/') + 1);
+  const bool is_srun = launcher == "srun";
+  for (std::size_t i = 1; i < command.size(); ++i) {
     const std::string_view word = command[i];
     const std::string_view next(i + 1 < command.size() ? command[i + 1].c_str() : "");
-    if (word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
-    const bool is_export = word.starts_with("--export=");
+    if (!is_srun && word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
+    const bool is_export = is_srun && word.starts_with("--export=");
     const auto list = is_export ? word.substr(word.find('=') + 1) : next;
-    if (((word == "-env" || word == "-genv") && next == "LD_AUDIT") ||
-        ((is_export || word == "--export") &&
+    if ((!is_srun && (word == "-env" || word == "-genv") && next == "LD_AUDIT") ||
+        ((is_export || (is_srun && word == "--export")) &&
          ("," + std::string(list)).find("," + std::string(kSet)) != std::string::npos))
       notes.push_back(std::string(word.substr(0, word.find('='))) +
                       " LD_AUDIT: replaces heddle's audit library, so that ranks run unguided; "
@@ -158,7 +161,8 @@ Result<std::string> cache_directory() {
   auto out = default_cache_dir();
   if (out.empty())
     return fail("", "no cache directory",
-                "XDG_CACHE_HOME and HOME name none that this user alone can change");
+                "XDG_CACHE_HOME and HOME name none that this user alone can change",
+                "XDG_CACHE_HOME=DIR, a directory that is there, of mode 0700");
   return out;
 }
 

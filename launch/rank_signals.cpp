@@ -37,12 +37,10 @@ sigset_t set_of(int number) {
   return out;
 }
 
-/// All but those of faults, which must still end a process.
+/// Also those of faults, which end a process even if it blocks or ignores them.
 sigset_t all_signals() {
   sigset_t out;
   ::sigfillset(&out);
-  for (const int n : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP})
-    ::sigdelset(&out, n);
   return out;
 }
 
@@ -106,8 +104,10 @@ pid_t child_of(pid_t collector) {
   return 0;
 }
 
-/// As stopped as its child is.
+/// As stopped as its child is, unless this process has been continued since.
 void stop_like(int number) {
+  sigset_t pending;
+  if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGCONT) == 1) return;
   struct sigaction defaults {
   }, before{};
   defaults.sa_handler = SIG_DFL;
@@ -145,8 +145,10 @@ class Agent {
 
  private:
   void forward(int number) {
-    const bool was_there = child_of(collector_) > 0;
-    if (witness_.has_got(number) && was_there) return;
+    // One that has left the group (timeout(1)) does not get what its group gets.
+    const pid_t before = child_of(collector_);
+    const bool is_member = before > 0 && ::getpgid(before) == ::getpgrp();
+    if (witness_.has_got(number) && is_member) return;
     const auto end = std::chrono::steady_clock::now() + kRanksTime;
     pid_t rank = 0;
     while ((rank = child_of(collector_)) == 0 && is_alive() &&

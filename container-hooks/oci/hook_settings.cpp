@@ -247,7 +247,15 @@ Result<void> edit_bundle(const InstallSettings& settings) {
   TRY(enter_bundle(settings.directory));
   const std::string path = "config.json";
   const auto name = settings.directory + "/" + path;
-  const Fd old = TRY(open_file(path, O_PATH));
+  // Below the bundle, whose path is only for messages from here on.
+  const auto named = [&](const Error& error) {
+    return fail(Error::with_code(error.code(), "",
+                                 escape_for_terminal(settings.directory) + "/" + error.message(),
+                                 "", error.hint()));
+  };
+  const auto opened = open_file(path, O_PATH);
+  if (!opened) return named(opened.error());
+  const Fd& old = *opened;
   const Fd file = TRY(open_regular_at(old.get(), name));
   struct stat status {};
   if (::fstat(old.get(), &status) != 0) return fail_errno(name, "cannot inspect it");
@@ -255,7 +263,9 @@ Result<void> edit_bundle(const InstallSettings& settings) {
   auto config = TRY(parse_json(text, name));
   config = TRY(with_hook(std::move(config), name, program, hook));
   // process.env may hold secrets: a group keeps its rights where the owner stays the same.
-  auto next = TRY(AtomicFile::create(path, 0600));
+  auto made = AtomicFile::create(path, 0600);
+  if (!made) return named(made.error());
+  AtomicFile& next = *made;
   const uid_t owner = ::geteuid();
   mode_t mode = status.st_mode & 0777;
   if (::getuid() == 0 && owner != 0 && status.st_uid == owner) {
@@ -266,8 +276,10 @@ Result<void> edit_bundle(const InstallSettings& settings) {
     mode &= 0707;
   }
   if (::fchmod(next.fd(), mode) != 0) return fail_errno(name, "cannot keep its mode");
-  TRY(next.write(to_text(config, 2) + "\n"));
-  return next.commit();
+  if (const auto written = next.write(to_text(config, 2) + "\n"); !written)
+    return named(written.error());
+  if (const auto done = next.commit(); !done) return named(done.error());
+  return {};
 }
 
 }  // namespace heddle::hook

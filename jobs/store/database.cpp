@@ -46,6 +46,9 @@ class Sqlite final : public Database {
     if (is_systems_root()) {
       auto trusted = check_trusted_directory(place.parent_path());
       if (trusted) trusted = check_trusted_file(place);
+      // SQLite follows links, and has its journals beside the file itself.
+      if (const auto real = std::filesystem::canonical(place, failed); trusted && !failed)
+        trusted = check_trusted_directory(real.parent_path());
       if (!trusted)
         throw Error(path, "root does not use this database", trusted.error().message(),
                     "run fs-job as the user whose it is");

@@ -739,7 +739,7 @@ TEST_P(Sqlite, full_disk_leaves_the_database_as_it_was) {
   const std::string disk = dir_ / "disk";
   fs::create_directory(disk);
   const auto small = archive({}), large = archive(large_job());
-  ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", 0, "size=4m"), 0);
+  ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", 0, "size=4m,mode=0755"), 0);
   url_ = disk + "/jobs.db";
   out({"submit", small});
   expect_refused({"submit", large}, "full");

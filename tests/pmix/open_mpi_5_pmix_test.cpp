@@ -21,7 +21,7 @@ root=$1 stage=$2 work=$3
 mount -t proc none "$root/proc"
 mount --rbind /sys "$root/sys"
 mount -t tmpfs none "$root/tmp"
-mount -t tmpfs none "$root/mnt"
+mount -t tmpfs -o mode=0755 none "$root/mnt"
 mount -t tmpfs none "$root/dev"
 mkdir -p "$root/dev/shm" "$root/mnt/stage" "$root/mnt/libs" "$root/mnt/work"
 for device in null urandom; do
