@@ -62,6 +62,7 @@ class BundleMount : public ::testing::Test {
     const auto reader = value_or_throw(MapReader::open(bundle_));
     const auto opened = value_or_throw(open_file(bundle_, O_RDWR));
     for (const auto place : reader.bundle()->objects) {
+      if (place == kAtOrigin) continue;
       const auto& frame = reader.bundle()->frames[place / kFrameSize];
       ASSERT_EQ(::pwrite(opened.get(), "damage", 6, static_cast<off_t>(frame.offset + 20)), 6);
     }
