@@ -82,9 +82,11 @@ Result<Place> find_replaceable(const std::string& path) {
   auto place = TRY(find_place(path));
   if (S_ISDIR(place.type)) return fail_errno(path, "cannot write", EISDIR);
   if (place.type != 0 && !S_ISREG(place.type)) return fail(not_regular(path));
-  // Behind a link only what could be written without replacing it.
+  // Where a link leads, only what could be written without replacing it. EPERM: seccomp filters
+  // that do not know faccessat2.
   if (place.by_link &&
-      ::faccessat(place.directory.get(), place.name.c_str(), W_OK, AT_EACCESS) != 0)
+      ::faccessat(place.directory.get(), place.name.c_str(), W_OK, AT_EACCESS) != 0 &&
+      errno != EPERM)
     return fail_errno(path, "cannot write");
   return place;
 }

@@ -104,7 +104,8 @@ void on_signal(int number) {
 }
 
 /// Removes what is in `directory`, but nothing on another file system. Names are resolved one at a
-/// time: whoever moves directories meanwhile leads it nowhere else. Result: the first errno, or 0.
+/// time: a user who moves directories meanwhile leads it nowhere else. Result: the first errno, or
+/// 0.
 int empty_directory(Fd directory, dev_t device) {
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(directory.get()), ::closedir);
   if (!entries) return errno;

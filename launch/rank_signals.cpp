@@ -59,7 +59,7 @@ std::string inherited_signals() {
 }
 
 /// Neither si_code nor si_pid tells a signal to a process from one to its group. A member of the
-/// group does that nobody signals alone: it blocks all signals and is asked which are pending.
+/// group does that no process signals alone: it blocks all signals and is asked which are pending.
 class GroupWitness {
  public:
   /// For a process that blocks all signals.

@@ -195,7 +195,7 @@ std::uint64_t count_files() {
 /// report.
 Result<std::string> copy_slim(const UsedFiles& used, const std::string& target) {
   std::error_code error;
-  // Root copies files with their owners and modes: nobody else may lead it elsewhere meanwhile.
+  // Root copies files with their owners and modes: no other user may lead it elsewhere meanwhile.
   if (is_systems_root()) TRY(check_trusted_directory(fs::absolute(target, error)));
   fs::create_directories(target, error);
   if (error) return fail_errno(target, "cannot make the directory", error.value());

@@ -447,7 +447,7 @@ class Server {
   std::unique_ptr<grpc::Server> server_;
 };
 
-/// What stands behind the last colon of `address`.
+/// The port after the last colon of `address`.
 std::optional<std::uint16_t> port_of(const std::string& address) {
   const auto colon = address.rfind(':');
   if (colon == address.npos) return std::nullopt;
