@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/bundle_frames.hpp"
 
-#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <optional>
 #include <system_error>
 
 #include "base/log.hpp"
@@ -19,19 +19,23 @@ namespace {
 
 /// After this time without a read the cache is emptied: the kernel has what programs use.
 constexpr std::chrono::seconds kIdle{30};
+/// That read and decode ahead: a program at its start waits for the decoding, and leaves processors
+/// idle.
+constexpr unsigned kMostThreads = 4;
 
 }  // namespace
 
-/// The bytes of a frame, in pages of their own. While they are offered, the kernel may drop any of
-/// the pages at any time, which then read as zeros (MADV_FREE in madvise(2)). So the first byte of
-/// each is replaced by one that is not zero, and exchanging that one for the byte tells in one step
-/// whether the page is still there and makes it stay: an atomic write either comes before the page
-/// is dropped, and prevents that, or finds zeros.
+/// The bytes of a frame, or of stored ones, in pages of their own. While they are offered, the
+/// kernel may drop any of the pages at any time, which then read as zeros (MADV_FREE in
+/// madvise(2)). So the first byte of each is replaced by one that is not zero, and exchanging that
+/// one for the byte tells in one step whether the page is still there and makes it stay: an atomic
+/// write either comes before the page is dropped, and prevents that, or finds zeros.
 class BundleFrames::Piece {
  public:
   explicit Piece(std::size_t size) : size_(size), firsts_(size / page_size() + 1) {
-    void* memory =
-        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // All of it is going to be written: no fault for each page.
+    void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     memory_ = static_cast<char*>(memory);
   }
@@ -85,10 +89,7 @@ BundleFrames::BundleFrames(std::vector<BundleSource> sources,
       was_decoded_(index_->frames.size()),
       is_bad_(index_->frames.size()),
       is_reported_(sources_.size()),
-      is_known_(index_->frames.size()) {
-  // Else malloc() puts what is read beside its small blocks, and keeps that memory.
-  ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
-}
+      is_known_(index_->frames.size()) {}
 
 BundleFrames::~BundleFrames() {
   {
@@ -96,7 +97,7 @@ BundleFrames::~BundleFrames() {
     ending_ = true;
   }
   moved_.notify_all();
-  if (ahead_) ahead_->join();
+  for (auto& thread : ahead_) thread.join();
 }
 
 std::vector<int> BundleFrames::descriptors() const {
@@ -107,9 +108,10 @@ std::vector<int> BundleFrames::descriptors() const {
 
 void BundleFrames::start() {
   const std::lock_guard hold(mutex_);
-  if (ahead_ || index_->frames.empty()) return;
+  if (!ahead_.empty() || index_->frames.empty()) return;
+  const auto count = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
   try {
-    ahead_.emplace([this] { run_ahead(); });
+    while (ahead_.size() < count) ahead_.emplace_back([this] { run_ahead(); });
   } catch (const std::system_error&) {  // frames are decoded when they are needed
   }
 }
@@ -166,18 +168,18 @@ BundleFrames::Frame* BundleFrames::use(std::unique_lock<std::mutex>& hold, std::
       if (is_known_[number])  // it is gone, and what follows may be, too
         for (auto next = number; next < std::min(is_known_.size(), number + 1 + kAhead); ++next)
           is_known_[next] = frames_.contains(next);
-      load(hold, number, 1);
+      keep_decoded(hold, fetch(hold, number, 1).front());
       tried = true;
     }
   }
 }
 
-/// Decodes frames that are not in the cache, `hold` released meanwhile; those that no source has
-/// are not in it afterwards.
-void BundleFrames::load(std::unique_lock<std::mutex>& hold, std::size_t first, std::size_t count) {
+/// Reads frames that are not in the cache, `hold` released meanwhile. Other threads wait for them
+/// until keep_decoded().
+std::list<BundleFrames::Stored> BundleFrames::fetch(std::unique_lock<std::mutex>& hold,
+                                                    std::size_t first, std::size_t count) {
   make_room(count);
   const std::size_t end = first + count;
-  std::size_t next = first;
   try {
     for (std::size_t number = first; number < end; ++number) {
       frames_[number].used = ++uses_;
@@ -186,26 +188,40 @@ void BundleFrames::load(std::unique_lock<std::mutex>& hold, std::size_t first, s
     hold.unlock();
     const BundleFrame& last = index_->frames[end - 1];
     const std::uint64_t begin = index_->frames[first].offset;
-    const auto stored =
-        read_stored(0, begin, static_cast<std::size_t>(last.offset + last.size - begin));
-    while (next < end) {
-      const BundleFrame& frame = index_->frames[next];
-      const auto from = std::min(stored.size(), static_cast<std::size_t>(frame.offset - begin));
-      auto piece = decode(next, std::string_view(stored).substr(from, frame.size));
-      hold.lock();
-      if (piece)
-        frames_[next].piece = std::move(piece);
-      else
-        frames_.erase(next);
-      decoded_.notify_all();
-      if (++next < end) hold.unlock();
+    const auto memory =
+        std::make_shared<Piece>(static_cast<std::size_t>(last.offset + last.size - begin));
+    const auto got = read_stored(0, begin, memory->bytes());
+    std::list<Stored> out;
+    for (std::size_t number = first; number < end; ++number) {
+      const BundleFrame& frame = index_->frames[number];
+      const auto from = std::min(got.size(), static_cast<std::size_t>(frame.offset - begin));
+      out.push_back({number, memory, got.substr(from, frame.size)});
     }
+    hold.lock();
+    return out;
   } catch (...) {  // no memory: no thread must wait for frames that none decodes
     if (!hold.owns_lock()) hold.lock();
-    frames_.erase(frames_.lower_bound(next), frames_.lower_bound(end));
+    frames_.erase(frames_.lower_bound(first), frames_.lower_bound(end));
     decoded_.notify_all();
     throw;
   }
+}
+
+/// Decodes a frame, `hold` released meanwhile. Without memory, or if no source has it, it is not in
+/// the cache afterwards.
+void BundleFrames::keep_decoded(std::unique_lock<std::mutex>& hold, const Stored& stored) {
+  hold.unlock();
+  std::unique_ptr<Piece> piece;
+  try {
+    piece = decode(stored.number, stored.bytes);
+  } catch (const std::bad_alloc&) {
+  }
+  hold.lock();
+  if (piece)
+    frames_[stored.number].piece = std::move(piece);
+  else
+    frames_.erase(stored.number);
+  decoded_.notify_all();
 }
 
 /// `stored`: what the first source has of the frame.
@@ -213,10 +229,13 @@ std::unique_ptr<BundleFrames::Piece> BundleFrames::decode(std::size_t number,
                                                           std::string_view stored) {
   const BundleFrame& frame = index_->frames[number];
   auto out = std::make_unique<Piece>(index_->frame_length(number));
-  std::string other;
+  std::optional<Piece> other;
   bool is_bad = true;
   for (std::size_t source = 0; source < sources_.size(); ++source) {
-    if (source > 0) stored = other = read_stored(source, frame.offset, frame.size);
+    if (source > 0) {
+      if (!other) other.emplace(frame.size);
+      stored = read_stored(source, frame.offset, other->bytes());
+    }
     if (decode_frame(frame, stored, out->bytes())) {
       counters_->decoded.fetch_add(1, std::memory_order_relaxed);
       if (was_decoded_[number].exchange(true, std::memory_order_relaxed))
@@ -234,15 +253,14 @@ std::unique_ptr<BundleFrames::Piece> BundleFrames::decode(std::size_t number,
   return nullptr;
 }
 
-/// Less where the file ends or cannot be read.
-std::string BundleFrames::read_stored(std::size_t source, std::uint64_t offset, std::size_t size) {
-  std::string out(size, '\0');
+/// What was read into `into`: less where the file ends or cannot be read.
+std::string_view BundleFrames::read_stored(std::size_t source, std::uint64_t offset,
+                                           std::span<char> into) {
   const auto got =
-      read_at(sources_[source].file.get(), out, static_cast<off_t>(offset), MayBlock::yes);
-  out.resize(got.value_or(0));
+      read_at(sources_[source].file.get(), into, static_cast<off_t>(offset), MayBlock::yes);
   counters_->reads.fetch_add(1, std::memory_order_relaxed);
-  counters_->bytes.fetch_add(out.size(), std::memory_order_relaxed);
-  return out;
+  counters_->bytes.fetch_add(got.value_or(0), std::memory_order_relaxed);
+  return {into.data(), got.value_or(0)};
 }
 
 /// For `count` more frames. Those that are decoded or copied from now stay.
@@ -285,13 +303,19 @@ void BundleFrames::moved_to(std::size_t number) {
   const bool is_near = number + 1 >= last_ && number <= last_ + kAhead;
   in_sequence_ = is_near && (in_sequence_ || number > last_);
   if (!is_near) next_ = number + 1;
-  last_ = is_near ? std::max(last_, number) : number;
-  if (in_sequence_) moved_.notify_one();
+  const auto last = std::exchange(last_, is_near ? std::max(last_, number) : number);
+  if (in_sequence_ && last_ != last) moved_.notify_all();
 }
 
 void BundleFrames::run_ahead() {
   std::unique_lock hold(mutex_);
   for (std::uint64_t uses = 0; !ending_; uses = uses_) {
+    if (!stored_.empty()) {
+      const Stored next = std::move(stored_.front());
+      stored_.pop_front();
+      keep_decoded(hold, next);
+      continue;
+    }
     const std::size_t ahead = std::min(kAhead, room_ / 2);
     const std::size_t end = std::min(index_->frames.size(), last_ + 1 + ahead);
     // One that is gone was read, most likely.
@@ -303,7 +327,9 @@ void BundleFrames::run_ahead() {
       const std::size_t first = next_;
       next_ += count;
       try {
-        load(hold, first, count);
+        auto read = fetch(hold, first, count);
+        stored_.splice(stored_.end(), read);
+        moved_.notify_all();
       } catch (const std::bad_alloc&) {  // frames are decoded when they are needed
       }
     } else if (moved_.wait_for(hold, kIdle) == std::cv_status::timeout && uses == uses_) {

@@ -4,12 +4,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tl/expected.hpp>
 #include <vector>
@@ -38,7 +39,7 @@ struct BundleSource {
 class BundleFrames {
  public:
   static constexpr std::size_t kFrames = 48;  ///< that the kernel cannot take back
-  /// Frames that are decoded ahead of the last one used. A batch of them is one read.
+  /// Frames that are decoded ahead of the last one used. Half of them is one read.
   static constexpr std::size_t kAhead = 16;
 
   struct Counters {
@@ -81,11 +82,18 @@ class BundleFrames {
     std::uint64_t used = 0;        ///< number of the last use
   };
   using Frames = std::map<std::size_t, Frame>;
+  /// A frame as the bundle has it.
+  struct Stored {
+    std::size_t number;
+    std::shared_ptr<Piece> memory;  ///< of one read, with other frames'
+    std::string_view bytes;         ///< in it
+  };
 
   Frame* use(std::unique_lock<std::mutex>& hold, std::size_t number, MayBlock block, int& code);
-  void load(std::unique_lock<std::mutex>& hold, std::size_t first, std::size_t count);
+  std::list<Stored> fetch(std::unique_lock<std::mutex>& hold, std::size_t first, std::size_t count);
+  void keep_decoded(std::unique_lock<std::mutex>& hold, const Stored& stored);
   std::unique_ptr<Piece> decode(std::size_t number, std::string_view stored);
-  std::string read_stored(std::size_t source, std::uint64_t offset, std::size_t size);
+  std::string_view read_stored(std::size_t source, std::uint64_t offset, std::span<char> into);
   void make_room(std::size_t count);
   void moved_to(std::size_t number);
   void run_ahead();
@@ -107,7 +115,8 @@ class BundleFrames {
   std::size_t next_ = 0;  ///< to be read ahead
   bool in_sequence_ = true;
   bool ending_ = false;
-  std::optional<std::thread> ahead_;
+  std::list<Stored> stored_;  ///< read ahead, to be decoded
+  std::vector<std::thread> ahead_;
 };
 
 }  // namespace heddle

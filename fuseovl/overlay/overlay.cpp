@@ -103,6 +103,13 @@ fuse_lowlevel_ops make_ops() {
   return ops;
 }
 
+/// This thread's until its next answer. The threads are few and live long.
+std::span<char> answer_buffer(std::size_t size) {
+  static thread_local std::vector<char> buffer;
+  if (buffer.size() < size) buffer.resize(size);
+  return {buffer.data(), size};
+}
+
 }  // namespace
 
 const fuse_lowlevel_ops& Overlay::ops() {
@@ -288,7 +295,7 @@ template <bool plus>
 void Overlay::list(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
                    fuse_file_info*) {
   size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
-  std::string buffer(size, '\0');
+  const auto buffer = answer_buffer(size);
   std::size_t used = 0;
   // Offsets: 1 after `.`, 2 after `..`, 3+i after entry i; constant, for telldir and seekdir.
   std::string text;
@@ -346,10 +353,8 @@ void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view 
     }
     reply_bytes(request, *got);
   };
-  // The threads are few and live long.
-  static thread_local std::vector<char> buffer;
-  if (buffer.size() < size) buffer.resize(size);
-  const auto got = read(std::span(buffer.data(), size), MayBlock::no);
+  const auto buffer = answer_buffer(size);
+  const auto got = read(buffer, MayBlock::no);
   if (got)
     reply(std::string_view(buffer.data(), *got));
   else if (got.error() != EAGAIN)
