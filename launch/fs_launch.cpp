@@ -378,6 +378,10 @@ AppEnd launch(Options& o) {
         {"--job", outer && o.job && !outer->job.empty()}})
     if (both && !o.quiet)
       warn(std::string(name) + ": replaces that of the fs-launch around this one");
+  const auto replaced =
+      outer && !o.settings.image.empty() ? given_for_guiding(*outer, "") : std::string();
+  if (!replaced.empty() && !o.quiet)
+    warn("the image replaces " + replaced + " of the fs-launch around this one");
   if (!guiding.empty() && !o.settings.image.empty())
     return {usage_error("fs-launch", guiding + ": not allowed with " +
                                          (is_named ? "--image" : "the profile's image") +

@@ -466,6 +466,8 @@ TEST_P(Launched, launches_within_launches_work) {
   EXPECT_THAT(both.err, HasSubstr("--report: the fs-launch around this one writes it"));
   EXPECT_THAT(both.err, HasSubstr("0 of 2 ranks guided"));
   EXPECT_THAT(both.err, HasSubstr("not in the map"));
+  const auto image = launch(launched(two({"true"}), {"--image", "/", "--dry-run"}), {"--map", map});
+  EXPECT_THAT(image.err, HasSubstr("the image replaces --map"));
   // A rank that is fs-gen itself, which is static.
   const auto gen = launch(two({staged_program("fs-gen"), "-q", "git", "--version"}), {"--report"});
   EXPECT_EQ(gen.out, git.out) << gen.err;
