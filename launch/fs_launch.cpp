@@ -40,6 +40,7 @@
 #include "launch/rank_agent.hpp"
 #include "launch/rank_container.hpp"
 #include "launch/rank_report.hpp"
+#include "launch/rank_signals.hpp"
 #include "launch/rank_watch.hpp"
 #include "launch/session/hold.hpp"
 #include "launch/sub_commands.hpp"
@@ -149,9 +150,23 @@ void complete(LaunchSettings& s) {
   make_absolute(s.map);
   make_absolute(s.stage);
   make_absolute(s.source);
-  if (std::filesystem::is_directory(s.image)) make_absolute(s.image);
+  std::error_code ignored;  // of an image that is no path
+  if (std::filesystem::is_directory(s.image, ignored)) make_absolute(s.image);
   for (auto* list : {&s.slow, &s.fast, &s.trees}) std::ranges::for_each(*list, make_absolute);
   if (s.python.find('/') != s.python.npos) make_absolute(s.python);
+}
+
+/// Ranks run without a tree or a Python that is not there, which may be so on this node alone.
+void warn_of_missing(const LaunchSettings& s) {
+  std::error_code error;
+  for (const auto& tree : s.trees)
+    if (!std::filesystem::is_directory(tree, error))
+      warn(Error(tree, "--tree: this node has no such directory", "",
+                 "where ranks have none either they run without it"));
+  if (const auto& python = s.python;
+      !python.empty() && python != "auto" && python != "off" && !find_program(python))
+    warn(Error(python, "--python: this node has no such program", "",
+               "where ranks have none either they run without its trees"));
 }
 
 /// What the profile says and the command line does not. A profile that cannot be read ends
@@ -188,6 +203,8 @@ int become_launcher(const Result<std::string>& path, const Words& command) {
 AppEnd run_launcher(const std::string& path, const Words& command, const std::string& reports) {
   const auto begin = Clock::now();
   auto signals = value_or_throw(SignalRelay::start());
+  auto witness = value_or_throw(GroupWitness::start());
+  signals.leave_to_group([&](int number) { return witness.has_got(number); });
   auto app =
       value_or_throw(AppProcess::start({path, command, Environment().entries()}, {}, signals));
   if (auto started = app.run(); !started)
@@ -198,7 +215,7 @@ AppEnd run_launcher(const std::string& path, const Words& command, const std::st
   const auto end = value_or_throw(app.wait(signals));
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;
-  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), watch.seen()));
+  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), watch.seen(), end.status));
   return end;
 }
 
@@ -359,6 +376,7 @@ AppEnd launch(Options& o) {
   if (!launcher) return {report_exec_failure(o.command[0], launcher.error().code())};
   if (Environment().get("HEDDLE") == "off") {
     if (o.dry_run) return print_plan({}, o.command), AppEnd();
+    if ((o.report || o.job) && !o.quiet) warn("HEDDLE=off: nothing is reported or collected");
     remove_hooks();
     leave_standing_mount();
     return {become_launcher(launcher, o.command)};
@@ -387,6 +405,14 @@ AppEnd launch(Options& o) {
                                          (is_named ? "--image" : "the profile's image") +
                                          ", in which fs-hook decides what the ranks get")};
   complete(o.settings);
+  if (o.settings.image.empty() && !(o.settings.backend + o.settings.source).empty() && !outer)
+    return {usage_error("fs-launch", "--backend and --source: need --image")};
+  if (const auto& source = o.settings.source;
+      !source.empty() && ::access(source.c_str(), R_OK) != 0)
+    throw Error::from_errno(source, "--source: cannot be read", errno);
+  if (!o.ship.empty() && o.ship != "no" && o.settings.map.empty())
+    return {usage_error("fs-launch", "--ship: needs a bundle as --map")};
+  if (!o.quiet) warn_of_missing(o.settings);
   if (!o.settings.stage.empty() && o.settings.via == "direct")
     return {usage_error("fs-launch",
                         "--stage: not allowed with --via direct, where no mount serves copies")};

@@ -102,18 +102,22 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
 
 /// The LD_AUDIT that `command` sets for ranks by -x of mpirun, whose ranks then get the hook's, so
 /// that it has to be in that; empty: none. hydra's and srun's options come after the hooks. An
-/// option of the same name after the program is the program's: it is taken for the launcher's.
+/// option of the same name after the program is the program's: it is taken for the launcher's. A
+/// note says what keeps our variables from ranks.
 std::string audit_of(const std::vector<std::string>& command, std::vector<std::string>& notes) {
   constexpr std::string_view kSet = "LD_AUDIT=";
   std::string out;
   const auto launcher = command[0].substr(command[0].rfind('/') + 1);
   const bool is_srun = launcher == "srun";
+  const char* exported = is_srun ? std::getenv("SLURM_EXPORT_ENV") : nullptr;
+  std::string export_list = exported ? exported : "ALL";
   for (std::size_t i = 1; i < command.size(); ++i) {
     const std::string_view word = command[i];
     const std::string_view next(i + 1 < command.size() ? command[i + 1].c_str() : "");
     if (!is_srun && word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
     const bool is_export = is_srun && word.starts_with("--export=");
     const auto list = is_export ? word.substr(word.find('=') + 1) : next;
+    if (is_export || (is_srun && word == "--export")) export_list = list;
     if ((!is_srun && (word == "-env" || word == "-genv") && next == "LD_AUDIT") ||
         ((is_export || (is_srun && word == "--export")) &&
          ("," + std::string(list)).find("," + std::string(kSet)) != std::string::npos))
@@ -121,6 +125,10 @@ std::string audit_of(const std::vector<std::string>& command, std::vector<std::s
                       " LD_AUDIT: replaces heddle's audit library, so that ranks run unguided; "
                       "fs-launch extends one that is set before it");
   }
+  if (("," + export_list + ",").find(",ALL,") == std::string::npos)
+    notes.push_back(
+        "srun --export=" + export_list +
+        ": keeps heddle's variables from the ranks, which run unguided: --export=ALL,...");
   return out;
 }
 

@@ -123,7 +123,11 @@ class Rank {
     const auto cache = cache_for(options_);
     TempDir work;  // none, if possible: a rank that is killed now would leave it
     auto map = prepare_map(options_, path_, "", cache ? &*cache : nullptr);
-    if (map && map->mount && !map->file && map->unguided_reason.empty()) {
+    // A static program may start others.
+    const auto has_content = [&] {
+      return !map->content.programs.empty() || !map->content.trees.empty();
+    };
+    if (map && map->mount && !map->file && has_content()) {
       auto made = make_work_dir();
       if (!made) return made.error().message();
       work = std::move(*made);
@@ -134,7 +138,7 @@ class Rank {
       const auto fits = check_cpu(*map, true);  // the auditor would notice too late for the report
       if (!fits) return fits.error().message();
     }
-    if (map->content.programs.empty() && map->content.trees.empty()) return map->unguided_reason;
+    if (!has_content()) return map->unguided_reason;
     if (cache && !map->key.empty()) log_for_next_launch(cache->learn_log(map->key));
     const auto done =
         become_best(options_, path_, *map, std::move(work), [&](const RunReport& report) {
@@ -149,6 +153,8 @@ class Rank {
               line.why += (line.why.empty() ? "" : "; ") + way;
           if (const auto stage = check_stage(options_); !stage)
             line.why += (line.why.empty() ? "" : "; ") + stage.error().message();
+          if (const auto said = inherited_.messages(); !said.empty())
+            line.why += (line.why.empty() ? "" : "; ") + said;
           say_to_launcher(std::move(line));
           inherited_.restore();
         });
@@ -158,7 +164,7 @@ class Rank {
 
   int become_contained(const Result<Profile>& profile) {
     RankReport line;
-    line.why = "in a container of " + settings_.image;
+    line.why = "fs-hook serves it in a container of " + settings_.image;
     say_to_launcher(std::move(line));
     inherited_.restore();
     if (!profile) {
@@ -185,6 +191,7 @@ class Rank {
   void say_to_launcher(RankReport report) const {
     if (settings_.reports.empty()) return;
     report.node = host_name();
+    report.process = static_cast<std::uint64_t>(::getpid());
     report.rank = static_cast<std::uint64_t>(rank_from_environment().value_or(0));
     report.size = job_size();
     const auto time = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin_);

@@ -27,8 +27,8 @@ constexpr const char* kLock = "/.lock";  // no node's name
 constexpr time_t kYoung = 60;            // seconds: one that is made now may have no lock yet
 constexpr std::size_t kMostNamed = 20;
 constexpr const char* kSilent =
-    "static, setuid or 32-bit programs, or nodes that have no heddle or do not see the directory "
-    "of the reports";
+    "static, setuid or 32-bit programs, a launcher that keeps the environment from ranks (srun "
+    "--export), or nodes that have no heddle or do not see the directory of the reports";
 
 struct Node {
   std::uint64_t ranks = 0, guided = 0, probes = 0, opens = 0, microseconds = 0, cpu = 0;
@@ -103,11 +103,11 @@ Result<void> write_report(const std::string& directory, const RankReport& r) {
   const auto path = directory + "/" + r.node;
   const Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600));
   // One write, so that the lines of a node's ranks do not mix.
-  return write_all(
-      fd.get(),
-      fmt::format("{} {} {:d} {:d} {} {} {} {} {}\n", r.rank, r.size, r.guided, r.from_mount,
-                  r.libraries, r.probes, r.microseconds, r.cpu, escape_for_terminal(r.why)),
-      path);
+  return write_all(fd.get(),
+                   fmt::format("{} {} {} {:d} {:d} {} {} {} {} {}\n", r.process, r.rank, r.size,
+                               r.guided, r.from_mount, r.libraries, r.probes, r.microseconds, r.cpu,
+                               escape_for_terminal(r.why)),
+                   path);
 }
 
 std::vector<RankReport> read_reports(const std::string& directory) {
@@ -120,12 +120,12 @@ std::vector<RankReport> read_reports(const std::string& directory) {
     for (std::string line; std::getline(lines, line);) {
       RankReport r;
       std::istringstream words(line);
-      if (!(words >> r.rank >> r.size >> r.guided >> r.from_mount >> r.libraries >> r.probes >>
-            r.microseconds >> r.cpu))
+      if (!(words >> r.process >> r.rank >> r.size >> r.guided >> r.from_mount >> r.libraries >>
+            r.probes >> r.microseconds >> r.cpu))
         continue;
       std::getline(words >> std::ws, r.why);
       r.node = at->path().filename();
-      last[{r.node, r.rank}] = r;
+      last[{r.node, r.process}] = r;
     }
   }
   std::vector<RankReport> out;
@@ -133,7 +133,8 @@ std::vector<RankReport> read_reports(const std::string& directory) {
   return out;
 }
 
-std::string to_table(const std::vector<RankReport>& reports, double seconds, const SeenJob& job) {
+std::string to_table(const std::vector<RankReport>& reports, double seconds, const SeenJob& job,
+                     int status) {
   auto size = job.ranks;
   std::map<std::string, Node> nodes;
   std::set<std::uint64_t> ranks;
@@ -156,8 +157,12 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
     opens += node.opens;
   }
   if (reports.empty() && size == 0)
-    return fmt::format("no rank reported in {:.2f} s: no rank was started, or only {}\n", seconds,
-                       kSilent);
+    return fmt::format("no rank reported in {:.2f} s: {}\n", seconds,
+                       status != 0 ? fmt::format("the launcher ended with {}", status)
+                                   : fmt::format("no launcher was given (fs-launch goes before "
+                                                 "mpirun or srun), or it started no ranks, or "
+                                                 "only {}",
+                                                 kSilent));
   auto out = fmt::format(
       "{} of {} ranks guided on {} node{} in {:.2f} s; {} failed look-ups and {} opens of "
       "libraries "

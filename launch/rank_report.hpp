@@ -16,6 +16,7 @@ namespace heddle::launch {
 
 struct RankReport {
   std::string node;
+  std::uint64_t process = 0;  ///< on the node
   std::uint64_t rank = 0;
   std::uint64_t size = 0;  ///< of the job; 0: unknown
   bool guided = false;
@@ -44,11 +45,13 @@ class ReportDirectory {
 
 /// Failure: the directory is not seen here, or is full; the rank goes on.
 Result<void> write_report(const std::string& directory, const RankReport& report);
-/// Of each node and rank the last one. Lines that cannot be read are left out.
+/// Of each process of a node the last one: within another launcher ranks may have its numbers.
+/// Lines that cannot be read are left out.
 std::vector<RankReport> read_reports(const std::string& directory);
 
-/// The table of fs-launch --report. `job`: ranks that it had at least, and its nodes.
+/// The table of fs-launch --report. `job`: ranks that it had at least, and its nodes. `status`: the
+/// launcher's.
 std::string to_table(const std::vector<RankReport>& reports, double seconds,
-                     const SeenJob& job = {});
+                     const SeenJob& job = {}, int status = 0);
 
 }  // namespace heddle::launch

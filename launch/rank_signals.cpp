@@ -2,6 +2,7 @@
 #include "launch/rank_signals.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +31,9 @@ constexpr timespec kTreesTime{0, 50'000'000};
 /// From this process's start to the rank's.
 constexpr std::chrono::seconds kRanksTime{2};
 
+/// How long an answer of the witness may take, which stops with its group.
+constexpr int kWitnessMs = 1000;
+
 sigset_t set_of(int number) {
   sigset_t out;
   ::sigemptyset(&out);
@@ -57,41 +61,6 @@ std::string inherited_signals() {
   }
   return fmt::format("{:x}:{:x}", blocked, ignored);
 }
-
-/// Neither si_code nor si_pid tells a signal to a process from one to its group. A member of the
-/// group does that no process signals alone: it blocks all signals and is asked which are pending.
-class GroupWitness {
- public:
-  /// For a process that blocks all signals.
-  static Result<GroupWitness> start() {
-    auto sockets = TRY(make_socket_pair());
-    auto child = TRY(fork_child({.keep = std::vector<int>{sockets.other.get()},
-                                 .null_stdio = true,
-                                 .default_signals = false},
-                                [&] { return serve(sockets.other.get()); }));
-    return GroupWitness(std::move(child), std::move(sockets.one));
-  }
-  /// Whether the group has got the signal since the last question about it.
-  bool has_got(int number) const {
-    const auto asked = static_cast<std::uint8_t>(number);
-    std::uint8_t answer = 0;
-    return ::write(socket_.get(), &asked, 1) == 1 && ::read(socket_.get(), &answer, 1) == 1 &&
-           answer == 1;
-  }
-
- private:
-  GroupWitness(Child child, Fd socket) : child_(std::move(child)), socket_(std::move(socket)) {}
-  static int serve(int socket) {
-    for (std::uint8_t number = 0; ::read(socket, &number, 1) == 1;) {
-      const auto only = set_of(number);
-      const std::uint8_t answer = ::sigtimedwait(&only, nullptr, &kTreesTime) == number;
-      if (::write(socket, &answer, 1) != 1) break;
-    }
-    return 0;
-  }
-  Child child_;
-  Fd socket_;
-};
 
 /// The process that a thread of `collector` has started; 0: none is there.
 pid_t child_of(pid_t collector) {
@@ -122,7 +91,7 @@ void stop_like(int number) {
 
 class Agent {
  public:
-  Agent(pid_t collector, const GroupWitness& witness) : collector_(collector), witness_(witness) {}
+  Agent(pid_t collector, GroupWitness& witness) : collector_(collector), witness_(witness) {}
 
   /// Waits until the collector has ended. All signals are blocked.
   Result<AppEnd> wait() {
@@ -164,7 +133,7 @@ class Agent {
            info.si_pid == 0;
   }
   const pid_t collector_;
-  const GroupWitness& witness_;
+  GroupWitness& witness_;
 };
 
 /// Runs `collect` in a process that signals do not reach. It blocks signals to read them by
@@ -182,6 +151,33 @@ int collect_without_signals(const std::function<int()>& collect) {
 }
 
 }  // namespace
+
+Result<GroupWitness> GroupWitness::start() {
+  auto sockets = TRY(make_socket_pair());
+  const auto serve = [socket = sockets.other.get()] {
+    for (std::uint8_t number = 0; ::read(socket, &number, 1) == 1;) {
+      const auto only = set_of(number);
+      const std::uint8_t answer = ::sigtimedwait(&only, nullptr, &kTreesTime) == number;
+      if (::write(socket, &answer, 1) != 1) break;
+    }
+    return 0;
+  };
+  auto child = TRY(fork_child(
+      {.keep = std::vector<int>{sockets.other.get()}, .null_stdio = true, .default_signals = false},
+      serve));
+  return GroupWitness(std::move(child), std::move(sockets.one));
+}
+
+bool GroupWitness::has_got(int number) {
+  const auto asked = static_cast<std::uint8_t>(number);
+  std::uint8_t answer = 0;
+  pollfd ready{socket_.get(), POLLIN, 0};
+  if (socket_ && ::write(socket_.get(), &asked, 1) == 1 && ::poll(&ready, 1, kWitnessMs) == 1 &&
+      ::read(socket_.get(), &answer, 1) == 1)
+    return answer == 1;
+  socket_.reset();  // a late answer would be taken for the next one's
+  return false;
+}
 
 Result<AppEnd> run_without_signals(const std::function<int(const std::string& signals)>& collect) {
   const auto signals = inherited_signals();

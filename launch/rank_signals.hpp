@@ -10,10 +10,27 @@
 #include <functional>
 #include <string>
 
+#include "base/child.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/result.hpp"
 
 namespace heddle::launch {
+
+/// Neither si_code nor si_pid tells a signal to a process from one to its group. A member of the
+/// group does that no process signals alone: it blocks all signals and is asked which are pending.
+class GroupWitness {
+ public:
+  /// For a process that blocks all signals.
+  static Result<GroupWitness> start();
+  /// Whether the group has got the signal since the last question about it. Takes 50 ms if it has
+  /// not. False without an answer, which a stopped witness does not give.
+  bool has_got(int number);
+
+ private:
+  GroupWitness(Child child, Fd socket) : child_(std::move(child)), socket_(std::move(socket)) {}
+  Child child_;
+  Fd socket_;
+};
 
 /// The agent: runs `collect` in a child process, which ignores signals and dies with this one.
 /// `collect` starts the rank, whose first step is restore_signals() of the argument. Stops and goes

@@ -85,7 +85,10 @@ void SignalRelay::relay_pending(pid_t app) {
   while (::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
     const int number = static_cast<int>(info.ssi_signo);
     const bool from_terminal = info.ssi_code == SI_KERNEL;
-    if (number == SIGCHLD || number == SIGPIPE || from_terminal) continue;
+    if (number == SIGCHLD || number == SIGPIPE) continue;
+    // Asked for the terminal's, too: its answers are about what came since the last question.
+    const bool from_group = group_got_ && group_got_(number) && ::getpgid(app) == ::getpgrp();
+    if (from_terminal || from_group) continue;
     ::kill(to_child_ ? first_child(app) : app, number);
   }
 }

@@ -43,6 +43,9 @@ class SignalRelay {
   /// Signals are for the first child of `app`, while it has one: `app` is a tracer that ignores
   /// them.
   void pass_to_child() { to_child_ = true; }
+  /// Signals for which `has_got` is true were sent to the process group, and are not forwarded to
+  /// an APP in it. Without this a signal of kill(2) to the group reaches APP twice.
+  void leave_to_group(std::function<bool(int number)> has_got) { group_got_ = std::move(has_got); }
   SignalRelay(SignalRelay&&) = default;
   SignalRelay& operator=(SignalRelay&&) = delete;
   /// Restores the mask.
@@ -56,6 +59,7 @@ class SignalRelay {
   sigset_t old_mask_;
   struct sigaction old_chld_;
   bool to_child_ = false;
+  std::function<bool(int number)> group_got_;
 };
 
 struct AppCommand {

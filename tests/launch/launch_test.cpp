@@ -498,6 +498,40 @@ TEST_F(FsLaunch, is_a_prefix_that_changes_no_word_of_the_launchers_line) {
   EXPECT_EQ(ours.err, bare.err);
 }
 
+TEST_F(FsLaunch, signals_to_the_group_of_a_launcher_below_it_arrive_once) {
+  const auto app = compile("app", kLogsSignals);
+  for (const char* option : {"--report", "--hold"}) {
+    const auto got =
+        sh("rm -f up log; sent() { for i in $(seq 200); do grep -qx $1 log && return; "
+           "sleep 0.05; done; }; setsid $FS_LAUNCH -q " +
+           std::string(option) + " " + app +
+           " >/dev/null 2>&1 & while [ ! -s up ]; do sleep 0.05; done; read group "
+           "rank <up; for n in USR2 ALRM INT; do kill -$n -- -$group; sent $(kill -l "
+           "$n); done; for n in INT USR2; do kill -$n $group; sleep 0.5; done; kill "
+           "-TERM -- -$group; wait; cat log");
+    EXPECT_EQ(got.out, "12\n14\n2\n2\n12\n15\n") << option << got.err;
+  }
+}
+
+TEST_F(FsLaunch, options_without_what_they_need_are_refused_or_named) {
+  for (const auto& options :
+       {Strings{"--backend", "bare"}, {"--source", "/etc/profile"}, {"--ship", "sbcast"}})
+    EXPECT_EQ(launch({"true"}, options).status, 2) << options[0];
+  for (const char* option : {"--tree", "--python"})
+    EXPECT_THAT(launch({"true"}, {option, "/no/such"}).err, HasSubstr("this node has no such"));
+  EXPECT_EQ(launch({"true"}, {"--image", "/", "--source", "/no/such"}).status, 3);
+  EXPECT_THAT(launch({"srun", "--export=NONE", "true"}, {"--dry-run"}).err,
+              HasSubstr("--export=NONE: keeps heddle's variables from the ranks"));
+  options_.env.push_back("SLURM_EXPORT_ENV=HOME");
+  EXPECT_THAT(launch({"srun", "true"}, {"--dry-run"}).err, HasSubstr("--export=HOME: keeps"));
+}
+
+TEST_F(FsLaunch, ranks_within_another_launchers_rank_are_all_counted) {
+  options_.env.push_back("OMPI_COMM_WORLD_RANK=0");
+  EXPECT_THAT(launch({"mpiexec.hydra", "-n", "3", "git", "--version"}, {"--report"}).err,
+              HasSubstr("3 of 3 ranks guided"));
+}
+
 TEST_F(FsLaunch, heddle_off_turns_everything_off) {
   options_.env.push_back("HEDDLE=off");
   const auto off = launch({"env"});
