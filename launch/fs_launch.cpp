@@ -156,7 +156,7 @@ void complete(LaunchSettings& s) {
   if (s.python.find('/') != s.python.npos) make_absolute(s.python);
 }
 
-/// Ranks run without a tree or a Python that is not there, which may be so on this node alone.
+/// Warns of what ranks would run without, or not at all: it may be missing on this node alone.
 void warn_of_missing(const LaunchSettings& s) {
   std::error_code error;
   for (const auto& tree : s.trees)
@@ -167,6 +167,8 @@ void warn_of_missing(const LaunchSettings& s) {
       !python.empty() && python != "auto" && python != "off" && !find_program(python))
     warn(Error(python, "--python: this node has no such program", "",
                "where ranks have none either they run without its trees"));
+  if (!s.source.empty() && ::access(s.source.c_str(), R_OK) != 0)
+    warn(Error::from_errno(s.source, "--source: cannot be read on this node", errno));
 }
 
 /// What the profile says and the command line does not. A profile that cannot be read ends
@@ -183,8 +185,9 @@ void apply_profile(Options& o) {
   const auto& container = profile.container;
   if (o.settings.image.empty()) o.settings.image = container.image;
   if (o.settings.map.empty() && o.settings.image.empty()) o.settings.map = profile.map;
-  if (o.settings.backend.empty()) o.settings.backend = container.backend;
-  if (o.settings.source.empty()) o.settings.source = container.source;
+  const bool is_contained = !o.settings.image.empty();
+  if (is_contained && o.settings.backend.empty()) o.settings.backend = container.backend;
+  if (is_contained && o.settings.source.empty()) o.settings.source = container.source;
   const auto& library = profile.mpi.library;
   if (!o.settings.image.empty()) o.settings.mpi = library;
   if (!o.quiet && !library.empty() && ::access(library.c_str(), F_OK) != 0)
@@ -203,10 +206,11 @@ int become_launcher(const Result<std::string>& path, const Words& command) {
 AppEnd run_launcher(const std::string& path, const Words& command, const std::string& reports) {
   const auto begin = Clock::now();
   auto signals = value_or_throw(SignalRelay::start());
-  auto witness = value_or_throw(GroupWitness::start());
-  signals.leave_to_group([&](int number) { return witness.has_got(number); });
   auto app =
       value_or_throw(AppProcess::start({path, command, Environment().entries()}, {}, signals));
+  // After the launcher: a signal between the two would reach the witness alone.
+  auto witness = GroupWitness::start();
+  if (witness) signals.leave_to_group([&](int number) { return witness->has_got(number); });
   if (auto started = app.run(); !started)
     return {report_exec_failure(command[0], started.error().code())};
   if (reports.empty()) return value_or_throw(app.wait(signals));
@@ -405,11 +409,9 @@ AppEnd launch(Options& o) {
                                          (is_named ? "--image" : "the profile's image") +
                                          ", in which fs-hook decides what the ranks get")};
   complete(o.settings);
-  if (o.settings.image.empty() && !(o.settings.backend + o.settings.source).empty() && !outer)
+  const bool is_contained = !o.settings.image.empty() || (outer && !outer->image.empty());
+  if (!is_contained && !(o.settings.backend + o.settings.source).empty())
     return {usage_error("fs-launch", "--backend and --source: need --image")};
-  if (const auto& source = o.settings.source;
-      !source.empty() && ::access(source.c_str(), R_OK) != 0)
-    throw Error::from_errno(source, "--source: cannot be read", errno);
   if (!o.ship.empty() && o.ship != "no" && o.settings.map.empty())
     return {usage_error("fs-launch", "--ship: needs a bundle as --map")};
   if (!o.quiet) warn_of_missing(o.settings);

@@ -2,6 +2,7 @@
 #include "launch/hooks.hpp"
 
 #include <fmt/ranges.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 
 #include "base/child.hpp"
 #include "base/content_hash.hpp"
+#include "base/find_program.hpp"
 #include "base/open_regular.hpp"
 #include "base/rank_mark.hpp"
 #include "base/run_directory.hpp"
@@ -102,22 +104,18 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
 
 /// The LD_AUDIT that `command` sets for ranks by -x of mpirun, whose ranks then get the hook's, so
 /// that it has to be in that; empty: none. hydra's and srun's options come after the hooks. An
-/// option of the same name after the program is the program's: it is taken for the launcher's. A
-/// note says what keeps our variables from ranks.
+/// option of the same name after the program is the program's: it is taken for the launcher's.
 std::string audit_of(const std::vector<std::string>& command, std::vector<std::string>& notes) {
   constexpr std::string_view kSet = "LD_AUDIT=";
   std::string out;
   const auto launcher = command[0].substr(command[0].rfind('/') + 1);
   const bool is_srun = launcher == "srun";
-  const char* exported = is_srun ? std::getenv("SLURM_EXPORT_ENV") : nullptr;
-  std::string export_list = exported ? exported : "ALL";
   for (std::size_t i = 1; i < command.size(); ++i) {
     const std::string_view word = command[i];
     const std::string_view next(i + 1 < command.size() ? command[i + 1].c_str() : "");
     if (!is_srun && word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
     const bool is_export = is_srun && word.starts_with("--export=");
     const auto list = is_export ? word.substr(word.find('=') + 1) : next;
-    if (is_export || (is_srun && word == "--export")) export_list = list;
     if ((!is_srun && (word == "-env" || word == "-genv") && next == "LD_AUDIT") ||
         ((is_export || (is_srun && word == "--export")) &&
          ("," + std::string(list)).find("," + std::string(kSet)) != std::string::npos))
@@ -125,11 +123,26 @@ std::string audit_of(const std::vector<std::string>& command, std::vector<std::s
                       " LD_AUDIT: replaces heddle's audit library, so that ranks run unguided; "
                       "fs-launch extends one that is set before it");
   }
-  if (("," + export_list + ",").find(",ALL,") == std::string::npos)
-    notes.push_back(
-        "srun --export=" + export_list +
-        ": keeps heddle's variables from the ranks, which run unguided: --export=ALL,...");
   return out;
+}
+
+/// The list of srun's --export or SLURM_EXPORT_ENV, if it keeps our variables from ranks; else
+/// empty. Words from the first that is a program on are not srun's.
+std::string export_without_ours(const std::vector<std::string>& command) {
+  if (command[0].substr(command[0].rfind('/') + 1) != "srun") return {};
+  const char* exported = std::getenv("SLURM_EXPORT_ENV");
+  std::string list = exported ? exported : "ALL";
+  constexpr std::string_view kOption = "--export";
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const std::string& word = command[i];
+    if (!word.starts_with('-') && find_program(word)) break;
+    if (word.starts_with(std::string(kOption) + "=")) list = word.substr(kOption.size() + 1);
+    if (word == kOption && i + 1 < command.size()) list = command[++i];
+  }
+  std::istringstream items(list);
+  for (std::string item; std::getline(items, item, ',') && ::strcasecmp(item.c_str(), "NONE") != 0;)
+    if (::strcasecmp(item.c_str(), "ALL") == 0 || item == kLaunchVariable) return {};
+  return list;
 }
 
 }  // namespace
@@ -138,6 +151,13 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
                         const std::vector<std::string>& command) {
   TRY(audit_library_path());
   Hooks out;
+  if (const auto list = export_without_ours(command); !list.empty()) {
+    const auto subject = "srun --export=" + list;
+    constexpr const char* kWhat = "keeps heddle's variables from the ranks";
+    if (!settings.image.empty())
+      return fail(subject, kWhat, "they would run outside of the image", "--export=ALL,...");
+    out.notes.push_back(subject + ": " + kWhat + ", which run unguided: --export=ALL,...");
+  }
   const std::string prefix = TRY(plain_prefix(out.notes));
   const auto library = prefix + "/lib/heddle" + kAuditFile;
   Environment environment;

@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "base/escape.hpp"
 #include "base/launch/rank.hpp"
@@ -26,6 +27,7 @@ constexpr std::size_t kLargest = std::size_t{64} << 20;
 constexpr const char* kLock = "/.lock";  // no node's name
 constexpr time_t kYoung = 60;            // seconds: one that is made now may have no lock yet
 constexpr std::size_t kMostNamed = 20;
+constexpr std::size_t kMostReasons = 5;  // of a node
 constexpr const char* kSilent =
     "static, setuid or 32-bit programs, a launcher that keeps the environment from ranks (srun "
     "--export), or nodes that have no heddle or do not see the directory of the reports";
@@ -111,7 +113,7 @@ Result<void> write_report(const std::string& directory, const RankReport& r) {
 }
 
 std::vector<RankReport> read_reports(const std::string& directory) {
-  std::map<std::pair<std::string, std::uint64_t>, RankReport> last;
+  std::map<std::tuple<std::string, std::uint64_t, std::uint64_t>, RankReport> last;
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error)) {
@@ -125,7 +127,7 @@ std::vector<RankReport> read_reports(const std::string& directory) {
         continue;
       std::getline(words >> std::ws, r.why);
       r.node = at->path().filename();
-      last[{r.node, r.process}] = r;
+      last[{r.node, r.process, r.rank}] = r;
     }
   }
   std::vector<RankReport> out;
@@ -157,12 +159,11 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
     opens += node.opens;
   }
   if (reports.empty() && size == 0)
-    return fmt::format("no rank reported in {:.2f} s: {}\n", seconds,
-                       status != 0 ? fmt::format("the launcher ended with {}", status)
-                                   : fmt::format("no launcher was given (fs-launch goes before "
-                                                 "mpirun or srun), or it started no ranks, or "
-                                                 "only {}",
-                                                 kSilent));
+    return fmt::format(
+        "no rank reported in {:.2f} s, and the launcher ended with {}: {}no ranks were started, or "
+        "{}\n",
+        seconds, status,
+        status == 0 ? "none was given (fs-launch goes before mpirun or srun), " : "", kSilent);
   auto out = fmt::format(
       "{} of {} ranks guided on {} node{} in {:.2f} s; {} failed look-ups and {} opens of "
       "libraries "
@@ -178,9 +179,14 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
                      "look-ups", "opens", "ms/rank", "cpu ms", "why not");
   for (const auto& [name, node] : nodes) {
     std::string reasons;
-    for (const auto& [why, count] : node.reasons)
+    for (std::size_t named = 0; const auto& [why, count] : node.reasons) {
+      if (++named > kMostReasons) {
+        reasons += "; ...";
+        break;
+      }
       reasons += fmt::format("{}{}{}", reasons.empty() ? "" : "; ", why,
                              count == node.ranks ? "" : fmt::format(" ({})", count));
+    }
     const auto mean = [&](std::uint64_t sum) {
       return static_cast<double>(sum) / 1e3 / static_cast<double>(node.ranks);
     };

@@ -162,9 +162,12 @@ Result<GroupWitness> GroupWitness::start() {
     }
     return 0;
   };
-  auto child = TRY(fork_child(
-      {.keep = std::vector<int>{sockets.other.get()}, .null_stdio = true, .default_signals = false},
-      serve));
+  // Of a name of its own: a signal by name to fs-launch would be taken for the group's.
+  auto child = TRY(fork_child({.keep = std::vector<int>{sockets.other.get()},
+                               .null_stdio = true,
+                               .default_signals = false,
+                               .name = "group-witness"},
+                              serve));
   return GroupWitness(std::move(child), std::move(sockets.one));
 }
 

@@ -23,7 +23,7 @@ class GroupWitness {
   /// For a process that blocks all signals.
   static Result<GroupWitness> start();
   /// Whether the group has got the signal since the last question about it. Takes 50 ms if it has
-  /// not. False without an answer, which a stopped witness does not give.
+  /// not. False without an answer in a second, which a stopped witness does not give, and then on.
   bool has_got(int number);
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/bundle_frames.hpp"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -89,7 +90,10 @@ BundleFrames::BundleFrames(std::vector<BundleSource> sources,
       was_decoded_(index_->frames.size()),
       is_bad_(index_->frames.size()),
       is_reported_(sources_.size()),
-      is_known_(index_->frames.size()) {}
+      is_known_(index_->frames.size()) {
+  // Else malloc() puts large buffers beside its small blocks, and keeps that memory.
+  ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
+}
 
 BundleFrames::~BundleFrames() {
   {
@@ -168,7 +172,7 @@ BundleFrames::Frame* BundleFrames::use(std::unique_lock<std::mutex>& hold, std::
       if (is_known_[number])  // it is gone, and what follows may be, too
         for (auto next = number; next < std::min(is_known_.size(), number + 1 + kAhead); ++next)
           is_known_[next] = frames_.contains(next);
-      keep_decoded(hold, fetch(hold, number, 1).front());
+      keep_decoded(hold, std::move(fetch(hold, number, 1).front()));
       tried = true;
     }
   }
@@ -209,13 +213,14 @@ std::list<BundleFrames::Stored> BundleFrames::fetch(std::unique_lock<std::mutex>
 
 /// Decodes a frame, `hold` released meanwhile. Without memory, or if no source has it, it is not in
 /// the cache afterwards.
-void BundleFrames::keep_decoded(std::unique_lock<std::mutex>& hold, const Stored& stored) {
+void BundleFrames::keep_decoded(std::unique_lock<std::mutex>& hold, Stored stored) {
   hold.unlock();
   std::unique_ptr<Piece> piece;
   try {
     piece = decode(stored.number, stored.bytes);
-  } catch (const std::bad_alloc&) {
+  } catch (...) {  // no memory
   }
+  stored.memory.reset();  // unmapped while no reader waits for the lock
   hold.lock();
   if (piece)
     frames_[stored.number].piece = std::move(piece);
@@ -311,9 +316,9 @@ void BundleFrames::run_ahead() {
   std::unique_lock hold(mutex_);
   for (std::uint64_t uses = 0; !ending_; uses = uses_) {
     if (!stored_.empty()) {
-      const Stored next = std::move(stored_.front());
+      auto next = std::move(stored_.front());
       stored_.pop_front();
-      keep_decoded(hold, next);
+      keep_decoded(hold, std::move(next));
       continue;
     }
     const std::size_t ahead = std::min(kAhead, room_ / 2);
@@ -323,15 +328,18 @@ void BundleFrames::run_ahead() {
     std::size_t count = 0;
     while (next_ + count < end && !is_known_[next_ + count]) ++count;
     // Large reads: half of what may be ahead, or the rest of the stream.
-    if (in_sequence_ && count > 0 && (count >= ahead / 2 || end == index_->frames.size())) {
+    if (in_sequence_ && !reading_ && count > 0 &&
+        (count >= ahead / 2 || end == index_->frames.size())) {
       const std::size_t first = next_;
       next_ += count;
+      reading_ = true;
       try {
         auto read = fetch(hold, first, count);
         stored_.splice(stored_.end(), read);
-        moved_.notify_all();
       } catch (const std::bad_alloc&) {  // frames are decoded when they are needed
       }
+      reading_ = false;
+      moved_.notify_all();
     } else if (moved_.wait_for(hold, kIdle) == std::cv_status::timeout && uses == uses_) {
       std::erase_if(frames_, [](const auto& entry) {
         return entry.second.piece != nullptr && entry.second.readers == 0;

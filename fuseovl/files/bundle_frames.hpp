@@ -91,7 +91,7 @@ class BundleFrames {
 
   Frame* use(std::unique_lock<std::mutex>& hold, std::size_t number, MayBlock block, int& code);
   std::list<Stored> fetch(std::unique_lock<std::mutex>& hold, std::size_t first, std::size_t count);
-  void keep_decoded(std::unique_lock<std::mutex>& hold, const Stored& stored);
+  void keep_decoded(std::unique_lock<std::mutex>& hold, Stored stored);
   std::unique_ptr<Piece> decode(std::size_t number, std::string_view stored);
   std::string_view read_stored(std::size_t source, std::uint64_t offset, std::span<char> into);
   void make_room(std::size_t count);
@@ -116,6 +116,7 @@ class BundleFrames {
   bool in_sequence_ = true;
   bool ending_ = false;
   std::list<Stored> stored_;  ///< read ahead, to be decoded
+  bool reading_ = false;      ///< a thread reads ahead
   std::vector<std::thread> ahead_;
 };
 

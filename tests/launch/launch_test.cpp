@@ -519,9 +519,15 @@ TEST_F(FsLaunch, options_without_what_they_need_are_refused_or_named) {
     EXPECT_EQ(launch({"true"}, options).status, 2) << options[0];
   for (const char* option : {"--tree", "--python"})
     EXPECT_THAT(launch({"true"}, {option, "/no/such"}).err, HasSubstr("this node has no such"));
-  EXPECT_EQ(launch({"true"}, {"--image", "/", "--source", "/no/such"}).status, 3);
+  EXPECT_THAT(launch({"true"}, {"--image", "/", "--source", "/no/such", "--dry-run"}).err,
+              HasSubstr("--source: cannot be read on this node"));
   EXPECT_THAT(launch({"srun", "--export=NONE", "true"}, {"--dry-run"}).err,
               HasSubstr("--export=NONE: keeps heddle's variables from the ranks"));
+  EXPECT_EQ(launch({"srun", "--export=HOME,all", "true", "--export=NONE"}, {"--dry-run"}).err, "");
+  const auto outside =
+      launch({"srun", "-n", "2", "--export", "NONE", "true"}, {"--image", "/", "--dry-run"});
+  EXPECT_EQ(outside.status, 3);
+  EXPECT_THAT(outside.err, HasSubstr("outside of the image"));
   options_.env.push_back("SLURM_EXPORT_ENV=HOME");
   EXPECT_THAT(launch({"srun", "true"}, {"--dry-run"}).err, HasSubstr("--export=HOME: keeps"));
 }

@@ -45,7 +45,7 @@ TEST(ReportTable, nodes_of_which_no_rank_reports_are_named) {
 }
 
 TEST(ReportTable, job_of_which_no_rank_reports_has_a_reason) {
-  EXPECT_THAT(to_table({}, 1), HasSubstr("no rank reported in 1.00 s: "));
+  EXPECT_THAT(to_table({}, 1), HasSubstr("no rank reported in 1.00 s, "));
   EXPECT_THAT(to_table({}, 1, {4, {}}), HasSubstr("0 of 4 ranks guided"));
   EXPECT_THAT(to_table({}, 1, {4, {}}), HasSubstr("4 ranks did not report (0-3): "));
 }
