@@ -49,6 +49,7 @@ Result<Child> start_fs_mount(std::vector<std::string> arguments, const MountOrde
   options.untraced = true;
   arguments.insert(arguments.begin(), "fs-mount");
   arguments.insert(arguments.end(), order.options.begin(), order.options.end());
+  if (!order.log.empty()) arguments.insert(arguments.end(), {"--log", order.log});
   return spawn(here + "/fs-mount", arguments, options);
 }
 

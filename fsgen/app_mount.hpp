@@ -33,6 +33,7 @@ struct MountOrder {
   int map = -1;                      ///< open on the map; another one may be at its path by now
   std::string map_id;                ///< of that file
   std::vector<std::string> options;  ///< of fs-mount; only equal ones share a mount
+  std::string log;                   ///< of a daemon that is started for it; empty: none
   bool no_child = false;             ///< the service is no child of this process, which becomes APP
 };
 

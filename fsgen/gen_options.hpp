@@ -46,6 +46,7 @@ struct GenOptions {
   std::string python = "auto";  ///< --python: or "off", or an interpreter
   std::string stage;            ///< fs-mount --stage, absolute; empty: nothing is staged
   std::string stage_budget;     ///< empty: fs-mount's own
+  std::string log;              ///< of a mount's daemon that this run starts; empty: none
   Via via = Via::best;
   LoaderKind loader = LoaderKind::audit;
   bool share = true;       ///< one mount for all fs-gens of this user and map

@@ -164,7 +164,8 @@ class GuidedRun {
   TempDir& work_;
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
-  MountOrder order_{map_.path, map_.file.get(), map_.id, mount_options(options_, map_.serve)};
+  MountOrder order_{map_.path, map_.file.get(), map_.id, mount_options(options_, map_.serve),
+                    options_.log};
   std::string direct_index_ = map_.index_path.empty() ? work_path_ + "/index" : map_.index_path;
   std::string stale_;  ///< Via::direct: which of the map's files have changed; empty: none
   const std::string learn_log_ = work_path_ + "/learned";

@@ -219,7 +219,8 @@ AppEnd run_launcher(const std::string& path, const Words& command, const std::st
   const auto end = value_or_throw(app.wait(signals));
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;
-  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), watch.seen(), end.status));
+  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), watch.seen(), end.status) +
+           read_daemon_logs(reports));
   return end;
 }
 

@@ -98,6 +98,8 @@ GenOptions gen_options(const LaunchSettings& settings) {
             : settings.via == "fusermount" ? Via::fusermount
             : settings.via == "direct"     ? Via::direct
                                            : Via::best;
+  if (!settings.reports.empty() && ::access(settings.reports.c_str(), W_OK) == 0)
+    out.log = daemon_log(settings.reports, host_name());
   out.first_rank = false;
   out.quiet = true;
   return out;

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -25,7 +26,8 @@ namespace {
 
 constexpr std::size_t kLargest = std::size_t{64} << 20;
 constexpr const char* kLock = "/.lock";  // no node's name
-constexpr time_t kYoung = 60;            // seconds: one that is made now may have no lock yet
+constexpr const char* kLogs = "/.log-";
+constexpr time_t kYoung = 60;  // seconds: one that is made now may have no lock yet
 constexpr std::size_t kMostNamed = 20;
 constexpr std::size_t kMostReasons = 5;  // of a node
 constexpr const char* kSilent =
@@ -110,6 +112,25 @@ Result<void> write_report(const std::string& directory, const RankReport& r) {
                                r.guided, r.from_mount, r.libraries, r.probes, r.microseconds, r.cpu,
                                escape_for_terminal(r.why)),
                    path);
+}
+
+std::string daemon_log(const std::string& directory, const std::string& node) {
+  return directory + kLogs + node;
+}
+
+std::string read_daemon_logs(const std::string& directory) {
+  std::set<std::string> lines;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    const auto name = "/" + at->path().filename().string();
+    if (!name.starts_with(kLogs)) continue;
+    const auto fd = open_regular(at->path());
+    std::istringstream log(fd ? read_all(fd->get(), at->path(), kLargest).value_or("") : "");
+    for (std::string line; lines.size() < kMostNamed && std::getline(log, line);)
+      lines.insert(escape_for_terminal(name.substr(std::strlen(kLogs)) + ": " + line) + "\n");
+  }
+  return fmt::format("{}", fmt::join(lines, ""));
 }
 
 std::vector<RankReport> read_reports(const std::string& directory) {

@@ -45,6 +45,11 @@ class ReportDirectory {
 
 /// Failure: the directory is not seen here, or is full; the rank goes on.
 Result<void> write_report(const std::string& directory, const RankReport& report);
+/// Where the daemon of a node's mount writes.
+std::string daemon_log(const std::string& directory, const std::string& node);
+/// What these daemons have written, a line for each message and node.
+std::string read_daemon_logs(const std::string& directory);
+
 /// Of each process of a node the last one: within another launcher ranks may have its numbers.
 /// Lines that cannot be read are left out.
 std::vector<RankReport> read_reports(const std::string& directory);

@@ -137,7 +137,8 @@ TEST_F(BundleMount, libraries_are_read_ahead_in_its_order) {
   EXPECT_GT(mount.stat_number("frames"), 100U);
   EXPECT_EQ(mount.stat_number("decoded_again"), 0U);
   for (const auto& name : farm.sonames) ASSERT_TRUE(read_file(mount / name)) << name;
-  EXPECT_EQ(mount.stat_number("read"), reads);  // the kernel has them
+  // The kernel has them, but for what it may have reclaimed since.
+  EXPECT_LE(mount.stat_number("read"), reads + reads / 20);
 }
 
 TEST_F(BundleMount, of_one_fs_gen_has_its_libraries_read_ahead_too) {

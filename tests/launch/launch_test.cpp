@@ -532,6 +532,22 @@ TEST_F(FsLaunch, options_without_what_they_need_are_refused_or_named) {
   EXPECT_THAT(launch({"srun", "true"}, {"--dry-run"}).err, HasSubstr("--export=HOME: keeps"));
 }
 
+TEST_F(FsLaunch, report_names_a_damaged_bundle) {
+  const auto resolve = staged_program("fs-resolve");
+  const auto map = dir_ / "git.map", bundle = dir_ / "git.bundle";
+  run_checked({resolve, "build", "-o", map, "/usr/bin/git"});
+  run_checked({resolve, "pack", map, "-o", bundle});
+  const auto report = [&] {
+    return launch({"mpiexec.hydra", "-n", "2", "git", "--version"}, {"--report", "--map", bundle});
+  };
+  EXPECT_THAT(report().err, Not(HasSubstr("hash")));
+  run_checked({"dd", "if=/dev/urandom", "of=" + bundle, "bs=1000", "seek=1", "count=20",
+               "conv=notrunc", "status=none"});
+  const auto damaged = report();
+  EXPECT_EQ(damaged.status, 0) << damaged.err;
+  EXPECT_THAT(damaged.err, HasSubstr("is damaged or has changed: frame 0 has another hash"));
+}
+
 TEST_F(FsLaunch, ranks_within_another_launchers_rank_are_all_counted) {
   options_.env.push_back("OMPI_COMM_WORLD_RANK=0");
   EXPECT_THAT(launch({"mpiexec.hydra", "-n", "3", "git", "--version"}, {"--report"}).err,

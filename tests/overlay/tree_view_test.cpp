@@ -587,7 +587,8 @@ TEST_F(TreeView, original_of_a_library_is_asked_for_each_mib_once) {
   ASSERT_TRUE(wait_until(5s, [&] { return !is_running(mount_->pid()); }));
   const auto counts = slow.counts();
   auto requests = counts.files.at("liba.so.1");
-  EXPECT_LE(requests["READ"], kParts) << nlohmann::json(requests);
+  // One may be asked for by two at once, or was reclaimed.
+  EXPECT_LE(requests["READ"], kParts + 1U) << nlohmann::json(requests);
   // By the kernel each time that it is opened, and by the daemon to see that it is unchanged.
   EXPECT_LE(requests["GETATTR"], kParts + 4U) << nlohmann::json(requests);
   EXPECT_LE(SlowCounts::sum(requests) - requests["READ"] - requests["GETATTR"], 5U);
