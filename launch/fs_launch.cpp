@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The program fs-launch: one word before the user's own mpirun or srun line, which it does not
-// change, and reads for an LD_AUDIT alone. It sets the variables of launch/hooks.hpp and becomes
-// the launcher. Each rank executes this program once more (launch/rank_agent.hpp), which is static:
-// a rank's LD_PRELOAD, LD_AUDIT and LD_LIBRARY_PATH do not reach it.
+// change, and reads only for what keeps its variables from ranks (LD_AUDIT, srun's --export). It
+// sets the variables of launch/hooks.hpp and becomes the launcher. Each rank executes this program
+// once more (launch/rank_agent.hpp), which is static: a rank's LD_PRELOAD, LD_AUDIT and
+// LD_LIBRARY_PATH do not reach it.
 
 #include <fmt/format.h>
 #include <sys/stat.h>

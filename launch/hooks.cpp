@@ -40,6 +40,9 @@ constexpr AgentHook kAgentHooks[] = {
     {"PRTE_MCA_odls_base_exec_agent", "odls_base_exec_agent", "PRTE_MCA_mca_base_param_files",
      "/.prte/mca-params.conf", "/prte-mca-params.conf"}};
 constexpr std::size_t kLargestFile = std::size_t{1} << 20;
+constexpr const char* kReplaces =
+    " LD_AUDIT: replaces heddle's audit library, so that ranks run unguided; fs-launch extends one "
+    "that is set before it";
 constexpr std::string_view kOurHook = "/usr/bin/env LD_AUDIT=";
 
 bool is_ours(const std::string& hook) {
@@ -102,34 +105,28 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
   return link;
 }
 
+bool is_srun(const std::vector<std::string>& command) {
+  return command[0].substr(command[0].rfind('/') + 1) == "srun";
+}
+
 /// The LD_AUDIT that `command` sets for ranks by -x of mpirun, whose ranks then get the hook's, so
 /// that it has to be in that; empty: none. hydra's and srun's options come after the hooks. An
 /// option of the same name after the program is the program's: it is taken for the launcher's.
 std::string audit_of(const std::vector<std::string>& command, std::vector<std::string>& notes) {
   constexpr std::string_view kSet = "LD_AUDIT=";
   std::string out;
-  const auto launcher = command[0].substr(command[0].rfind('/') + 1);
-  const bool is_srun = launcher == "srun";
-  for (std::size_t i = 1; i < command.size(); ++i) {
-    const std::string_view word = command[i];
-    const std::string_view next(i + 1 < command.size() ? command[i + 1].c_str() : "");
-    if (!is_srun && word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
-    const bool is_export = is_srun && word.starts_with("--export=");
-    const auto list = is_export ? word.substr(word.find('=') + 1) : next;
-    if ((!is_srun && (word == "-env" || word == "-genv") && next == "LD_AUDIT") ||
-        ((is_export || (is_srun && word == "--export")) &&
-         ("," + std::string(list)).find("," + std::string(kSet)) != std::string::npos))
-      notes.push_back(std::string(word.substr(0, word.find('='))) +
-                      " LD_AUDIT: replaces heddle's audit library, so that ranks run unguided; "
-                      "fs-launch extends one that is set before it");
+  for (std::size_t i = 1; i + 1 < command.size() && !is_srun(command); ++i) {
+    const std::string &word = command[i], &next = command[i + 1];
+    if (word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
+    if ((word == "-env" || word == "-genv") && next == "LD_AUDIT")
+      notes.push_back(word + kReplaces);
   }
   return out;
 }
 
-/// The list of srun's --export or SLURM_EXPORT_ENV, if it keeps our variables from ranks; else
-/// empty. Words from the first that is a program on are not srun's.
-std::string export_without_ours(const std::vector<std::string>& command) {
-  if (command[0].substr(command[0].rfind('/') + 1) != "srun") return {};
+/// What srun passes on of the environment: its --export, SLURM_EXPORT_ENV or ALL. Words from the
+/// first that is a program on are not srun's.
+std::vector<std::string> srun_exports(const std::vector<std::string>& command) {
   const char* exported = std::getenv("SLURM_EXPORT_ENV");
   std::string list = exported ? exported : "ALL";
   constexpr std::string_view kOption = "--export";
@@ -139,10 +136,29 @@ std::string export_without_ours(const std::vector<std::string>& command) {
     if (word.starts_with(std::string(kOption) + "=")) list = word.substr(kOption.size() + 1);
     if (word == kOption && i + 1 < command.size()) list = command[++i];
   }
+  std::vector<std::string> out;
   std::istringstream items(list);
-  for (std::string item; std::getline(items, item, ',') && ::strcasecmp(item.c_str(), "NONE") != 0;)
-    if (::strcasecmp(item.c_str(), "ALL") == 0 || item == kLaunchVariable) return {};
-  return list;
+  for (std::string item; std::getline(items, item, ',');) out.push_back(item);
+  return out;
+}
+
+/// Notes what of srun's --export leaves ranks unguided. Fails where they would run outside of their
+/// image.
+Result<void> check_exports(const std::vector<std::string>& items, bool has_image,
+                           std::vector<std::string>& notes) {
+  bool has_ours = false;
+  for (const auto& item : items) {
+    if (::strcasecmp(item.c_str(), "NONE") == 0) break;
+    has_ours |= ::strcasecmp(item.c_str(), "ALL") == 0 || item == kLaunchVariable;
+    if (item.starts_with("LD_AUDIT=")) notes.push_back(std::string("--export") + kReplaces);
+  }
+  if (has_ours) return {};
+  const auto subject = fmt::format("srun --export={}", fmt::join(items, ","));
+  constexpr const char* kWhat = "keeps heddle's variables from the ranks";
+  if (has_image)
+    return fail(subject, kWhat, "they would run outside of the image", "--export=ALL,...");
+  notes.push_back(subject + ": " + kWhat + ", which run unguided: --export=ALL,...");
+  return {};
 }
 
 }  // namespace
@@ -151,13 +167,8 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
                         const std::vector<std::string>& command) {
   TRY(audit_library_path());
   Hooks out;
-  if (const auto list = export_without_ours(command); !list.empty()) {
-    const auto subject = "srun --export=" + list;
-    constexpr const char* kWhat = "keeps heddle's variables from the ranks";
-    if (!settings.image.empty())
-      return fail(subject, kWhat, "they would run outside of the image", "--export=ALL,...");
-    out.notes.push_back(subject + ": " + kWhat + ", which run unguided: --export=ALL,...");
-  }
+  if (is_srun(command))
+    TRY(check_exports(srun_exports(command), !settings.image.empty(), out.notes));
   const std::string prefix = TRY(plain_prefix(out.notes));
   const auto library = prefix + "/lib/heddle" + kAuditFile;
   Environment environment;

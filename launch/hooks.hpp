@@ -32,8 +32,8 @@ struct Hooks {
 };
 
 /// `program`: the launcher's file, near which its site's configuration may be; `command`: its line,
-/// which may set LD_AUDIT for ranks. Fails when this installation's path can be given to no
-/// launcher.
+/// which may set LD_AUDIT for ranks, or keep our variables from them. Fails when this
+/// installation's path can be given to no launcher, or when ranks would run outside of their image.
 Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& program,
                         const std::vector<std::string>& command);
 

@@ -22,6 +22,7 @@
 #include "base/launch/app_process.hpp"
 #include "base/launch/rank.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/rank_mark.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
@@ -98,8 +99,9 @@ GenOptions gen_options(const LaunchSettings& settings) {
             : settings.via == "fusermount" ? Via::fusermount
             : settings.via == "direct"     ? Via::direct
                                            : Via::best;
-  if (!settings.reports.empty() && ::access(settings.reports.c_str(), W_OK) == 0)
-    out.log = daemon_log(settings.reports, host_name());
+  // A log that cannot be opened would cost the mount.
+  const auto log = settings.reports.empty() ? "" : daemon_log(settings.reports, host_name());
+  if (!log.empty() && open_log(log)) out.log = log;
   out.first_rank = false;
   out.quiet = true;
   return out;
