@@ -159,6 +159,7 @@ int judge(NodeIndex& index, Watchdog& watchdog) {
       index.invalidate(question->avoided);
     generation = question->generation;
     avoided = question->avoided;
+    index.open();
     auto said = answer(index, *question);
     if (resident() > kMostResident) ::malloc_trim(0);
     said.leaving = leaving = said.leaving || resident() > kMostResident;

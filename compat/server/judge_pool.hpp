@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -36,10 +37,11 @@ namespace heddle::compat {
 /// A judge that has not answered at the deadline is killed and replaced. A directory that hangs for
 /// half of that time is not opened for a minute.
 ///
-/// A check is slow when it takes longer than kQuick or its artifact is large. Slow checks never
-/// occupy all judges: one on the last judge is preempted when a quick one waits (its judge is
-/// killed, and it joins the queue of slow checks). So no client, with any number of connections,
-/// delays others by more than the queue of quick checks before them.
+/// A check is slow when it takes more CPU time than kQuick (on a busy node a quick one takes long),
+/// or more time than kQuickElapsed, or its artifact is large. Slow checks never occupy all judges:
+/// one on the last judge is preempted when a quick one waits (its judge is killed, and it joins the
+/// queue of slow checks). So no client, with any number of connections, delays others by more than
+/// the queue of quick checks before them.
 class JudgePool {
   using Clock = std::chrono::steady_clock;
   using milliseconds = std::chrono::milliseconds;
@@ -47,7 +49,8 @@ class JudgePool {
   static constexpr std::size_t kMostJudges = 4;
   static constexpr std::size_t kLarge = 256 << 10;
   /// Most checks take a few milliseconds.
-  static constexpr milliseconds kQuick{250};
+  static constexpr milliseconds kQuick{100};
+  static constexpr milliseconds kQuickElapsed{500};
   static constexpr std::size_t kMostCached = 4096;
   static constexpr std::size_t kMostCachedBytes = std::size_t{32} << 20;
   /// A change must be noticed within two seconds, also in unwatched directories.
@@ -179,6 +182,39 @@ class JudgePool {
     return child.release();
   }
 
+  /// A judge that has answered once: what its start takes does not count as a check's time.
+  Result<pid_t> start_judge(Fd& socket) {
+    const auto pid = TRY(start_process("judge", socket));
+    const auto is_ending = [this] {
+      const std::lock_guard lock(mutex_);
+      return ending_;
+    };
+    const auto deadline = Clock::now() + timeout_;
+    auto ready = send_large(socket.get(), question("", ""));
+    pollfd answered{socket.get(), POLLIN, 0};
+    while (ready && ::poll(&answered, 1, static_cast<int>(kGlance.count())) <= 0)
+      if (Clock::now() >= deadline || is_ending())
+        ready = fail_errno("judge", "does not start", ETIMEDOUT);
+    if (ready) {
+      const auto answer = receive_large<Answer>(socket.get(), 2 * kMostAnswerBytes);
+      if (answer && answer->hanging.empty()) return pid;
+      if (answer) avoid(answer->hanging);
+      ready = fail("judge", "does not start");
+    }
+    ::kill(pid, SIGKILL);
+    const std::lock_guard lock(mutex_);
+    killed_.push_back(pid);
+    return fail(ready.error());
+  }
+
+  Question question(std::string_view artifact, std::string where) {
+    const auto patience = milliseconds(timeout_).count() / 2;
+    const std::lock_guard lock(mutex_);
+    Question out{generation_, static_cast<std::uint64_t>(patience), std::move(where), {}, artifact};
+    for (const auto& [directory, until] : avoided_) out.avoided.push_back(directory);
+    return out;
+  }
+
   Result<void> start_watcher() {
     watcher_ = TRY(start_process("watch", watch_socket_));
     heard_ = Clock::now();
@@ -220,9 +256,9 @@ class JudgePool {
       absent->state = State::busy;  // until it has started
       lock.unlock();
       Fd socket;
-      const auto pid = start_process("judge", socket);
-      if (!pid) warn(pid.error());
+      const auto pid = start_judge(socket);
       lock.lock();
+      if (!pid && !ending_) warn(pid.error());
       absent->state = pid ? State::idle : State::absent;
       absent->pid = pid.value_or(-1);
       absent->socket = std::move(socket);
@@ -289,17 +325,26 @@ class JudgePool {
            });
   }
 
+  /// A process's CPU time until now.
+  static std::chrono::nanoseconds cpu_time(pid_t pid) {
+    clockid_t clock{};
+    timespec time{};
+    if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &time) != 0) return {};
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
+
   /// EAGAIN: a slow check is preempted; ETIMEDOUT; and the failures of receive_large().
   Result<Answer> converse(Judge& judge, const Question& question, Clock::time_point deadline,
                           const Cancelled& cancelled) {
     const auto begin = Clock::now();
+    const auto used = cpu_time(judge.pid);
     TRY(send_large(judge.socket.get(), question));
     pollfd ready{judge.socket.get(), POLLIN, 0};
     while (::poll(&ready, 1, static_cast<int>(kGlance.count())) <= 0) {
       const auto now = Clock::now();
       if (now >= deadline || cancelled()) return fail_errno("judge", "timed out", ETIMEDOUT);
-      if (now - begin > kQuick && !may_go_on(judge))
-        return fail_errno("judge", "preempted", EAGAIN);
+      const bool slow = now - begin > kQuickElapsed || cpu_time(judge.pid) - used > kQuick;
+      if (slow && !may_go_on(judge)) return fail_errno("judge", "preempted", EAGAIN);
     }
     auto answer = TRY(receive_large<Answer>(judge.socket.get(), 2 * kMostAnswerBytes));
     if (!is_sane(answer.judgement)) return fail_errno("judge", "wrong answer", EPROTO);
@@ -322,16 +367,11 @@ class JudgePool {
         bool usable = false;
         ~Turn() { pool.give_back(judge, usable); }
       } turn{*this, *judge};
-      const auto patience = milliseconds(timeout_).count() / 2;
-      Question question{generation_, static_cast<std::uint64_t>(patience), where, {}, artifact};
-      {
-        const std::lock_guard lock(mutex_);
-        for (const auto& [directory, until] : avoided_) question.avoided.push_back(directory);
-      }
-      auto said = converse(*judge, question, deadline, cancelled);
+      const auto asked = question(artifact, where);
+      auto said = converse(*judge, asked, deadline, cancelled);
       if (said && said->hanging.empty()) {
         turn.usable = !said->leaving;
-        said->generation = question.generation;
+        said->generation = asked.generation;
         return std::move(*said);
       }
       if (!said && said.error().code() == EAGAIN) continue;

@@ -156,6 +156,13 @@ NodeIndex::Answer NodeIndex::check(const Artifact& artifact) {
   }
 }
 
+void NodeIndex::open() {
+  try {
+    static_cast<void>(snapshot(true));
+  } catch (const Error&) {  // check() says so
+  }
+}
+
 void NodeIndex::invalidate(std::vector<std::string> avoided) {
   avoided_ = std::move(avoided);
   watched_.reset();

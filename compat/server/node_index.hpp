@@ -60,6 +60,8 @@ class NodeIndex {
     bool watched = true;
   };
   Answer check(const Artifact& artifact);
+  /// Does the part of the next check() that does not depend on its artifact.
+  void open();
   /// Drops all caches of the node's files. The directories `avoided` are not opened until the next
   /// call.
   void invalidate(std::vector<std::string> avoided = {});

@@ -412,7 +412,8 @@ TEST_F(HostileClient, slow_checks_over_many_connections_leave_a_judge_to_others)
   ASSERT_GE(waits.size(), 10U);
   std::sort(waits.begin(), waits.end());
   EXPECT_LT(waits[waits.size() / 2], milliseconds(1000));
-  EXPECT_LT(waits.back(), std::chrono::seconds(kSanitized ? 10 : 6));
+  // Each slow one has a turn of half a second first, and its judge starts again.
+  EXPECT_LT(waits.back(), std::chrono::seconds(10));
 }
 
 class HostileRegistry : public Registry {
