@@ -40,15 +40,32 @@ constexpr AgentHook kAgentHooks[] = {
     {"PRTE_MCA_odls_base_exec_agent", "odls_base_exec_agent", "PRTE_MCA_mca_base_param_files",
      "/.prte/mca-params.conf", "/prte-mca-params.conf"}};
 constexpr std::size_t kLargestFile = std::size_t{1} << 20;
-constexpr const char* kReplaces =
-    " LD_AUDIT: replaces heddle's audit library, so that ranks run unguided; fs-launch extends one "
-    "that is set before it";
+constexpr const char* kRemote = "ranks on other nodes";
+constexpr const char* kExtends = "set LD_AUDIT before fs-launch: it is extended";
 constexpr std::string_view kOurHook = "/usr/bin/env LD_AUDIT=";
 
 bool is_ours(const std::string& hook) {
   return hook.starts_with(kOurHook) &&
          hook.find(std::string(" ") + kLaunchVariable + "=") != hook.npos;
 }
+
+/// What keeps ranks from heddle: a note, but a failure where they would run outside of their image.
+class Losses {
+ public:
+  Losses(bool has_image, std::vector<std::string>& notes) : has_image_(has_image), notes_(notes) {}
+  /// `ranks`: whose loss it is; `what` of `subject` causes it.
+  Result<void> add(const std::string& subject, const std::string& what, const std::string& ranks,
+                   const std::string& hint) {
+    if (has_image_) return fail(subject, what, ranks + " would run outside of the image", hint);
+    notes_.push_back(fmt::format("{}: {}: {} run unguided{}{}", subject, what, ranks,
+                                 hint.empty() ? "" : "; ", hint));
+    return {};
+  }
+
+ private:
+  bool has_image_;
+  std::vector<std::string>& notes_;
+};
 
 /// The file that sets the parameter of `hook` for the launcher at `program`; empty: none is found.
 std::string file_with(const AgentHook& hook, const std::string& program) {
@@ -81,8 +98,8 @@ std::string file_with(const AgentHook& hook, const std::string& program) {
 
 /// The installation: of a path that launchers would split or change, a link in a directory of the
 /// user's alone, below the cache, which nodes usually share. Where that has such a path too the
-/// link is this node's, and `notes` says so.
-Result<std::string> plain_prefix(std::vector<std::string>& notes) {
+/// link is this node's, a loss.
+Result<std::string> plain_prefix(Losses& losses) {
   const std::string bin = TRY(own_program_dir());
   const auto prefix = bin.substr(0, bin.rfind('/'));
   if (is_plain(prefix)) return prefix;
@@ -95,11 +112,10 @@ Result<std::string> plain_prefix(std::vector<std::string>& notes) {
     return fail(prefix, "cannot be given to a launcher", "its path has odd characters",
                 "install heddle at a path of letters, digits, '-', '_' and '.'");
   if (!is_usable)
-    notes.push_back(prefix +
-                    (parent.empty() ? ": launchers take no such path, and there is no cache"
-                                    : ", and the cache: launchers take no such path") +
-                    ": ranks on other nodes "
-                    "run unguided");
+    TRY(losses.add(prefix,
+                   parent.empty() ? "launchers take no such path, and there is no cache"
+                                  : "launchers take no such path, nor the cache's",
+                   kRemote, "XDG_CACHE_HOME=DIR"));
   if (::symlink(prefix.c_str(), link.c_str()) != 0 && errno != EEXIST)
     return fail_errno(link, "cannot make a link");
   return link;
@@ -109,17 +125,28 @@ bool is_srun(const std::vector<std::string>& command) {
   return command[0].substr(command[0].rfind('/') + 1) == "srun";
 }
 
+bool is_hydra(const std::string& program) {
+  std::error_code error;
+  return std::filesystem::canonical(program, error).filename().string().find("hydra") !=
+         std::string::npos;
+}
+
 /// The LD_AUDIT that `command` sets for ranks by -x of mpirun, whose ranks then get the hook's, so
-/// that it has to be in that; empty: none. hydra's and srun's options come after the hooks. An
-/// option of the same name after the program is the program's: it is taken for the launcher's.
-std::string audit_of(const std::vector<std::string>& command, std::vector<std::string>& notes) {
+/// that it has to be in that; empty: none. hydra's options come after the hooks: a loss. An option
+/// of the same name after the program is the program's: it is taken for the launcher's.
+Result<std::string> audit_of(const std::vector<std::string>& command, Losses& losses) {
   constexpr std::string_view kSet = "LD_AUDIT=";
   std::string out;
-  for (std::size_t i = 1; i + 1 < command.size() && !is_srun(command); ++i) {
-    const std::string &word = command[i], &next = command[i + 1];
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const std::string &word = command[i], next = i + 1 < command.size() ? command[i + 1] : "";
     if (word == "-x" && next.starts_with(kSet)) out = next.substr(kSet.size());
     if ((word == "-env" || word == "-genv") && next == "LD_AUDIT")
-      notes.push_back(word + kReplaces);
+      TRY(losses.add(word + " LD_AUDIT", "replaces heddle's audit library", "ranks", kExtends));
+    if (word == "-genvnone" || word == "-envnone")
+      TRY(losses.add(word, "keeps heddle's variables from other nodes", kRemote, "leave it out"));
+    for (const auto& agent : kAgentHooks)
+      if (word == agent.parameter)
+        TRY(losses.add(word, "replaces heddle's", kRemote, "leave it out"));
   }
   return out;
 }
@@ -142,23 +169,18 @@ std::vector<std::string> srun_exports(const std::vector<std::string>& command) {
   return out;
 }
 
-/// Notes what of srun's --export leaves ranks unguided. Fails where they would run outside of their
-/// image.
-Result<void> check_exports(const std::vector<std::string>& items, bool has_image,
-                           std::vector<std::string>& notes) {
+Result<void> check_exports(const std::vector<std::string>& items, Losses& losses) {
   bool has_ours = false;
   for (const auto& item : items) {
     if (::strcasecmp(item.c_str(), "NONE") == 0) break;
     has_ours |= ::strcasecmp(item.c_str(), "ALL") == 0 || item == kLaunchVariable;
-    if (item.starts_with("LD_AUDIT=")) notes.push_back(std::string("--export") + kReplaces);
+    if (item.starts_with("LD_AUDIT="))
+      TRY(losses.add("srun --export=LD_AUDIT", "replaces heddle's audit library", "ranks",
+                     kExtends));
   }
   if (has_ours) return {};
-  const auto subject = fmt::format("srun --export={}", fmt::join(items, ","));
-  constexpr const char* kWhat = "keeps heddle's variables from the ranks";
-  if (has_image)
-    return fail(subject, kWhat, "they would run outside of the image", "--export=ALL,...");
-  notes.push_back(subject + ": " + kWhat + ", which run unguided: --export=ALL,...");
-  return {};
+  return losses.add(fmt::format("srun --export={}", fmt::join(items, ",")),
+                    "keeps heddle's variables from the ranks", "they", "--export=ALL,...");
 }
 
 }  // namespace
@@ -167,13 +189,16 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
                         const std::vector<std::string>& command) {
   TRY(audit_library_path());
   Hooks out;
+  Losses losses(!settings.image.empty(), out.notes);
+  std::string theirs;
   if (is_srun(command))
-    TRY(check_exports(srun_exports(command), !settings.image.empty(), out.notes));
-  const std::string prefix = TRY(plain_prefix(out.notes));
+    TRY(check_exports(srun_exports(command), losses));
+  else
+    theirs = TRY(audit_of(command, losses));
+  const std::string prefix = TRY(plain_prefix(losses));
   const auto library = prefix + "/lib/heddle" + kAuditFile;
   Environment environment;
-  if (const auto theirs = audit_of(command, out.notes); !theirs.empty())
-    environment.set("LD_AUDIT", theirs);
+  if (!theirs.empty()) environment.set("LD_AUDIT", theirs);
   environment.prepend("LD_AUDIT", library);
   const auto list = *environment.get("LD_AUDIT");
   const auto launch = encode(prefix + "/bin/fs-launch", settings);
@@ -182,16 +207,18 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
   const auto hook =
       std::string(kOurHook) + (list.find_first_of(" \t\n\"'$`\\") == list.npos ? list : library) +
       " " + kLaunchVariable + "=" + launch + " " + fmt::format("{}", fmt::join(kHookWords, " "));
+  const bool takes_agents = !is_srun(command) && !is_hydra(program);
   for (const auto& agent : kAgentHooks) {
     const auto theirs = environment.get(agent.variable);
     const bool is_set = theirs && !theirs->empty();
     const auto file = is_set ? "" : file_with(agent, program);
-    if ((is_set && !is_ours(*theirs)) || !file.empty())
-      out.notes.push_back((is_set ? std::string(agent.variable) + " is set already and"
-                                  : file + ": sets " + agent.parameter + ", which") +
-                          " stays: ranks on other nodes may run unguided");
-    else
+    if ((!is_set || is_ours(*theirs)) && file.empty())
       out.variables.emplace_back(agent.variable, hook);
+    else if (takes_agents)
+      TRY(losses.add(is_set ? std::string(agent.variable) : file,
+                     is_set ? "is set already and stays"
+                            : fmt::format("sets {}, which stays", agent.parameter),
+                     kRemote, ""));
   }
   return out;
 }

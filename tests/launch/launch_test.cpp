@@ -434,9 +434,9 @@ TEST_P(Launched, auditor_of_the_launchers_line_is_extended_or_named) {
   if (is_open_mpi)
     EXPECT_EQ(ours.err, "");
   else
-    EXPECT_THAT(ours.err, HasSubstr("-genv LD_AUDIT: replaces heddle's audit library"));
+    EXPECT_THAT(ours.err, HasSubstr("-genv LD_AUDIT: replaces heddle's audit library: ranks run"));
   EXPECT_THAT(launch({"srun", "--export=ALL,LD_AUDIT=/a.so", "true"}, {"--dry-run"}).err,
-              HasSubstr("--export LD_AUDIT: replaces"));
+              HasSubstr("--export=LD_AUDIT: replaces"));
   EXPECT_EQ(launch({"srun", "--export=ALL,MY_LD_AUDIT=/a.so", "true"}, {"--dry-run"}).err, "");
 }
 
@@ -524,12 +524,30 @@ TEST_F(FsLaunch, options_without_what_they_need_are_refused_or_named) {
   EXPECT_THAT(launch({"srun", "--export=NONE", "true"}, {"--dry-run"}).err,
               HasSubstr("--export=NONE: keeps heddle's variables from the ranks"));
   EXPECT_EQ(launch({"srun", "--export=HOME,all", "true", "--export=NONE"}, {"--dry-run"}).err, "");
-  const auto outside =
-      launch({"srun", "-n", "2", "--export", "NONE", "true"}, {"--image", "/", "--dry-run"});
-  EXPECT_EQ(outside.status, 3);
-  EXPECT_THAT(outside.err, HasSubstr("outside of the image"));
   options_.env.push_back("SLURM_EXPORT_ENV=HOME");
   EXPECT_THAT(launch({"srun", "true"}, {"--dry-run"}).err, HasSubstr("--export=HOME: keeps"));
+}
+
+TEST_F(FsLaunch, no_rank_runs_outside_of_its_image) {
+  const auto agent = "OMPI_MCA_orte_fork_agent=/bin/time"s;
+  for (const auto& line : {Strings{"srun", "-n", "2", "--export", "NONE", "true"},
+                           {"srun", "--export=ALL,LD_AUDIT=/a.so", "true"},
+                           {"mpiexec.hydra", "-genv", "LD_AUDIT", "/a.so", "true"},
+                           {"mpiexec.hydra", "-n", "1", "-env", "LD_AUDIT", "/a.so", "true"},
+                           {"mpiexec.hydra", "-genvnone", "true"},
+                           {"mpirun.openmpi", "--mca", "orte_fork_agent", "/bin/time", "true"}}) {
+    const auto plain = launch(line, {"--dry-run"});
+    EXPECT_EQ(plain.status, 0) << to_shell(line);
+    EXPECT_THAT(plain.err, HasSubstr("run unguided")) << to_shell(line);
+    const auto inside = launch(line, {"--image", "/", "--dry-run"});
+    EXPECT_EQ(inside.status, 3) << to_shell(line);
+    EXPECT_THAT(inside.err, HasSubstr("would run outside of the image")) << to_shell(line);
+  }
+  options_.env.push_back(agent);
+  EXPECT_EQ(launch({"srun", "true"}, {"--image", "/", "--dry-run"}).err, "");
+  EXPECT_EQ(launch({"mpiexec.hydra", "true"}, {"--image", "/", "--dry-run"}).err, "");
+  EXPECT_THAT(launch({"mpirun.openmpi", "true"}, {"--image", "/", "--dry-run"}).err,
+              HasSubstr("outside of the image"));
 }
 
 TEST_F(FsLaunch, report_names_a_damaged_bundle) {
@@ -666,7 +684,7 @@ TEST_P(Launched, archive_of_a_job_whose_agents_are_killed_is_written) {
 TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
   options_.env.back() = "OMPI_MCA_orte_fork_agent=/usr/bin/nice";
   auto plan = launch({"true"}, {"--dry-run"});
-  EXPECT_THAT(plan.err, HasSubstr("OMPI_MCA_orte_fork_agent is set already"));
+  EXPECT_THAT(plan.err, HasSubstr("OMPI_MCA_orte_fork_agent: is set already"));
   EXPECT_THAT(plan.out, Not(HasSubstr("OMPI_MCA_orte_fork_agent")));
   const auto ranks =
       launch({"mpirun.openmpi", "-n", "2", "sh", "-c", "echo $OMPI_MCA_orte_fork_agent"});
