@@ -165,7 +165,8 @@ std::string_view hint_for(int code, std::string_view where_forbidden) {
 Result<Fd> open_fuse_device(std::string_view where_forbidden) {
   auto device = open_file(kDevice, O_RDWR);
   struct stat status {};
-  if (device && ::fstat(device->get(), &status) == 0 && !S_ISCHR(status.st_mode))
+  if (device && ::fstat(device->get(), &status) == 0 &&
+      (!S_ISCHR(status.st_mode) || status.st_rdev != makedev(10, 229)))
     return fail(kDevice, "cannot mount", "it is not the FUSE device",
                 "as root: rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229");
   if (device) return device;

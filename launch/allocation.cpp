@@ -275,6 +275,9 @@ std::vector<std::string> slurm_nodes(const std::string& list) {
 Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bool dry_run) {
   bool is_bundle = false;
   if (!settings.map.empty()) is_bundle = TRY(MapReader::open(settings.map)).bundle() != nullptr;
+  if (!is_bundle && !ship.empty() && ship != "no")
+    warn(Error(settings.map, "--ship: is no bundle", "the nodes read it where it is",
+               "fs-resolve pack MAP -o BUNDLE"));
   if (dry_run) return {};
   const std::string bin = TRY(own_program_dir());
   const long count = nodes_of_job();
@@ -284,7 +287,7 @@ Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bo
   if (count < 2) return {};
   TRY(check_nodes(bin + "/fs-launch", count));
   if (!is_bundle || ship == "no") return {};
-  auto path = ship_bundle(bin, settings.map, ship);
+  auto path = ship_bundle(bin, settings.map, ship.empty() ? "sbcast" : ship);
   if (path)
     settings.map = std::move(*path);
   else

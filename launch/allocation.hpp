@@ -16,9 +16,9 @@ namespace heddle::launch {
 inline constexpr const char* kCheckOption = "--check-node";
 
 /// Has each node of the job execute this program, by srun, or by the launchers' remote shell. In an
-/// allocation of several nodes fs-ship copies a bundle to all of them (`ship`: its engine, or
-/// "no"), so that settings.map is the copies' path. Failure: the nodes on which this program cannot
-/// be executed.
+/// allocation of several nodes fs-ship copies a bundle to all of them (`ship`: its engine, "no",
+/// or empty: sbcast), so that settings.map is the copies' path. Failure: the nodes on which this
+/// program cannot be executed.
 Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bool dry_run);
 
 /// The names of Slurm's `list`, as "n[1-3]", by scontrol; empty: it fails.

@@ -442,7 +442,7 @@ AppEnd launch(Options& o) {
       warn(Error("", made.error().message(), "there will be no report"));
     if (reports) o.settings.reports = reports->path();
   }
-  if (auto ready = prepare_nodes(o.settings, o.ship.empty() ? "sbcast" : o.ship, o.dry_run); !ready)
+  if (auto ready = prepare_nodes(o.settings, o.ship, o.dry_run); !ready)
     return unguided(ready.error());
   if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
   std::optional<Hold> hold;

@@ -354,7 +354,8 @@ Result<void> ProfileDirectory::remove(const std::vector<std::string>& names) con
   const auto held = TRY(lock());
   for (const auto& name : names)
     if (struct stat status{}; ::lstat(file_of(name).c_str(), &status) != 0)
-      return fail_errno(name, "cannot delete the profile");
+      return errno == ENOENT ? fail_errno(name, kNoProfile, ENOENT, "fs-launch profile list")
+                             : fail_errno(name, "cannot delete the profile");
   for (const auto& name : names) {
     if (selected().value_or("") == name) ::unlink((path_ + "/" + kSelected).c_str());
     if (::unlink(file_of(name).c_str()) != 0 && errno != ENOENT)

@@ -162,6 +162,7 @@ int run_list(const Options& o) {
     }
   }
   if (o.json) fmt::print("{}\n", all.dump(2));
+  if (!o.json && seen.empty()) say("there is no profile: fs-launch profile create");
   return status;
 }
 

@@ -521,11 +521,19 @@ TEST_F(FsLaunch, options_without_what_they_need_are_refused_or_named) {
     EXPECT_THAT(launch({"true"}, {option, "/no/such"}).err, HasSubstr("this node has no such"));
   EXPECT_THAT(launch({"true"}, {"--image", "/", "--source", "/no/such", "--dry-run"}).err,
               HasSubstr("--source: cannot be read on this node"));
+  const auto map = dir_ / "true.map";
+  run_checked({staged_program("fs-resolve"), "build", "-o", map, "/bin/true"});
+  EXPECT_THAT(launch({"true"}, {"--map", map, "--ship", "sbcast", "--dry-run"}).err,
+              HasSubstr("--ship: is no bundle: the nodes read it where it is"));
+  EXPECT_EQ(launch({"true"}, {"--map", map, "--ship", "no", "--dry-run"}).err, "");
   EXPECT_THAT(launch({"srun", "--export=NONE", "true"}, {"--dry-run"}).err,
               HasSubstr("--export=NONE: keeps heddle's variables from the ranks"));
   EXPECT_EQ(launch({"srun", "--export=HOME,all", "true", "--export=NONE"}, {"--dry-run"}).err, "");
   options_.env.push_back("SLURM_EXPORT_ENV=HOME");
   EXPECT_THAT(launch({"srun", "true"}, {"--dry-run"}).err, HasSubstr("--export=HOME: keeps"));
+  options_.env.push_back("HEDDLE=off");
+  EXPECT_THAT(launch({"true"}, {"--report"}).err, HasSubstr("HEDDLE=off: nothing is reported"));
+  EXPECT_EQ(launch({"true"}, {"--report", "-q"}).err, "");
 }
 
 TEST_F(FsLaunch, no_rank_runs_outside_of_its_image) {

@@ -302,6 +302,10 @@ TEST_F(ProfileCommand, makes_shows_edits_selects_and_deletes) {
   EXPECT_EQ(Json::parse(out_)[0]["profile"], Json::parse(launch::to_json(user_.load("a").value())));
   ASSERT_EQ(run({"delete", "a", "broken"}), 0);
   EXPECT_EQ(selected_profile().value(), "");
+  EXPECT_EQ(run({"list"}), 0);
+  EXPECT_THAT(err_, HasSubstr("there is no profile"));
+  EXPECT_EQ(run({"delete", "a"}), 3);
+  EXPECT_THAT(message_, HasSubstr("no profile of this name"));
   EXPECT_EQ(run({"show"}), 3);
   EXPECT_THAT(message_, HasSubstr("none is selected"));
 }

@@ -88,13 +88,14 @@ TEST_F(Lifecycle, missing_dev_fuse_is_reported_with_a_hint) {
   EXPECT_THAT(result.err, HasSubstr("hint: load the module"));
 }
 
-TEST_F(Lifecycle, file_in_place_of_dev_fuse_is_reported_with_a_hint) {
-  const auto file = write_text_file(dir_ / "file", "");
-  const auto result =
-      run({"unshare", "-m", "sh", "-c", "mount --bind \"$0\" /dev/fuse && exec \"$@\"", file,
-           fs_mount(), map_, mnt()});
-  expect_refused(result, "/dev/fuse: cannot mount: it is not the FUSE device");
-  EXPECT_THAT(result.err, HasSubstr("hint: as root: rm /dev/fuse"));
+TEST_F(Lifecycle, what_is_in_place_of_dev_fuse_is_reported_with_a_hint) {
+  for (const auto& file : {write_text_file(dir_ / "file", ""), "/dev/null"s}) {
+    const auto result =
+        run({"unshare", "-m", "sh", "-c", "mount --bind \"$0\" /dev/fuse && exec \"$@\"", file,
+             fs_mount(), map_, mnt()});
+    expect_refused(result, "/dev/fuse: cannot mount: it is not the FUSE device");
+    EXPECT_THAT(result.err, HasSubstr("hint: as root: rm /dev/fuse"));
+  }
 }
 
 /// Runs `script` as user 65534 in a mount namespace where /dev/fuse is open to all; $1 is fs-mount,
