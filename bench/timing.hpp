@@ -29,7 +29,7 @@ double time_ms(const std::function<void()>& work);
 double median(std::vector<double> values);
 
 /// What the samples of one variant of a case take together at most, but for the first.
-constexpr double kSecondsOfSamples = 12;
+constexpr double kSecondsOfSamples = 20;
 
 /// One way of doing the same thing.
 struct Variant {

@@ -20,13 +20,12 @@ constexpr auto kIdleLife = std::chrono::seconds(5);
 // Without a limit a wait this long is reported.
 constexpr milliseconds kReportAfter{30'000};
 
-/// `buffer` grows as needed.
-tl::expected<std::string_view, int> done(const ReaderPool::Read& read, std::vector<char>& buffer) {
+tl::expected<std::string_view, int> done(const ReaderPool::Read& read, AnswerBuffer& buffer) {
   try {
-    if (buffer.size() < read.size) buffer.resize(read.size);
-    const auto size = read.work({buffer.data(), read.size});
+    const auto room = buffer.at_least(read.size);
+    const auto size = read.work(room);
     if (!size) return tl::unexpected(size.error());
-    return std::string_view(buffer.data(), *size);
+    return std::string_view(room.data(), *size);
   } catch (const std::bad_alloc&) {
     return tl::unexpected(ENOMEM);
   }
@@ -75,7 +74,7 @@ void ReaderPool::submit(Read read) {
       }
     }
   }
-  std::vector<char> buffer;
+  AnswerBuffer buffer;
   if (refused)
     mine.answer(tl::unexpected(EIO));
   else
@@ -98,7 +97,7 @@ bool ReaderPool::start_thread(std::function<void()> work) {
 }
 
 void ReaderPool::run_lane(Lane& lane) {
-  std::vector<char> buffer;
+  AnswerBuffer buffer;
   std::unique_lock lock(mutex_);
   for (;;) {
     ++lane.idle;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <functional>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
@@ -13,6 +14,24 @@
 #include <vector>
 
 namespace heddle {
+
+/// Bytes for one answer after another. They are not cleared, so that a large answer's room takes no
+/// memory for what a small one leaves of it.
+class AnswerBuffer {
+ public:
+  /// Throws std::bad_alloc.
+  std::span<char> at_least(std::size_t size) {
+    if (size_ < size) {
+      bytes_ = std::make_unique_for_overwrite<char[]>(size);
+      size_ = size;
+    }
+    return {bytes_.get(), size};
+  }
+
+ private:
+  std::unique_ptr<char[]> bytes_;
+  std::size_t size_ = 0;
+};
 
 /// Does reads that may block in threads of their own, so that a file system that does not answer
 /// blocks only its own reads. Each file system is a `lane` with a few threads, started when needed

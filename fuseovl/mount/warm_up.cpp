@@ -26,7 +26,7 @@ namespace {
 
 using Places = std::map<std::uint64_t, std::uint64_t>;
 
-constexpr std::size_t kBufferSize = 256 * 1024;
+constexpr std::size_t kBufferSize = 64 * 1024;
 
 // Sub-directories that ld.so tries first (glibc elf/dl-hwcaps_subdirs.c and, up to 2.36,
 // sysdeps/x86/dl-hwcap.h with elf/dl-hwcaps.c).

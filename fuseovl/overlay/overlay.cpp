@@ -105,9 +105,8 @@ fuse_lowlevel_ops make_ops() {
 
 /// This thread's until its next answer. The threads are few and live long.
 std::span<char> answer_buffer(std::size_t size) {
-  static thread_local std::vector<char> buffer;
-  if (buffer.size() < size) buffer.resize(size);
-  return {buffer.data(), size};
+  static thread_local AnswerBuffer buffer;
+  return buffer.at_least(size);
 }
 
 }  // namespace
