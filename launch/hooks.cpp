@@ -190,15 +190,15 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
   TRY(audit_library_path());
   Hooks out;
   Losses losses(!settings.image.empty(), out.notes);
-  std::string theirs;
+  std::string audit;
   if (is_srun(command))
     TRY(check_exports(srun_exports(command), losses));
   else
-    theirs = TRY(audit_of(command, losses));
+    audit = TRY(audit_of(command, losses));
   const std::string prefix = TRY(plain_prefix(losses));
   const auto library = prefix + "/lib/heddle" + kAuditFile;
   Environment environment;
-  if (!theirs.empty()) environment.set("LD_AUDIT", theirs);
+  if (!audit.empty()) environment.set("LD_AUDIT", audit);
   environment.prepend("LD_AUDIT", library);
   const auto list = *environment.get("LD_AUDIT");
   const auto launch = encode(prefix + "/bin/fs-launch", settings);
