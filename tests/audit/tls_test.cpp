@@ -211,6 +211,15 @@ class UnmappedChild : public AuditTls {
     EXPECT_FALSE(stock.failed.empty());
     EXPECT_EQ(ours.failed, stock.failed);
   }
+  /// Where it is killed natively, that may depend on the addresses of this start.
+  bool ends_as_natively(const std::string& app) {
+    const int first = run({app}).status;
+    if (first > 128) return true;
+    const int ours = world_.run({app}).status;
+    for (int i = 0; i < 10 && first != ours; ++i)
+      if (run({app}).status > 128) return true;
+    return first == ours;
+  }
   const ElfFarm farm_ = ElfFarm::build(dir_ / "farm", {.libraries = 30});
   const GuidedWorld world_ = mapped("/bin/true");
 };
@@ -248,9 +257,7 @@ TEST_F(UnmappedChild, of_damaged_libraries_ends_as_natively) {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x81);
     write_text_file(farm_.libraries[7], at % 2 ? damaged : damaged.substr(0, at));
-    const int stock = run({app}).status;
-    if (stock > 128) continue;  // it depends on ASLR
-    EXPECT_EQ(world_.run({app}).status, stock) << at;
+    EXPECT_TRUE(ends_as_natively(app)) << at;
   }
   // The dynamic section and its strings.
   Elf64_Ehdr header;
@@ -263,10 +270,7 @@ TEST_F(UnmappedChild, of_damaged_libraries_ends_as_natively) {
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ 0x81);
       write_text_file(farm_.libraries[7], damaged);
-      const int stock = run({app}).status;
-      if (stock <= 128) {
-        EXPECT_EQ(world_.run({app}).status, stock) << at;
-      }
+      EXPECT_TRUE(ends_as_natively(app)) << at;
     }
   }
 }
