@@ -116,7 +116,7 @@ bool has_samples_enough(const Variant& variant) {
 }
 
 void interleave(std::vector<Variant>& variants, unsigned rounds) {
-  constexpr double kWarm = 12000;  // milliseconds
+  constexpr double kWarm = 10000;  // milliseconds
   for (auto& variant : variants)
     if (const double first = variant.measure(); first > kWarm) variant.samples.push_back(first);
   for (unsigned round = 0; round < rounds; ++round)

@@ -37,11 +37,11 @@ namespace heddle::compat {
 /// A judge that has not answered at the deadline is killed and replaced. A directory that hangs for
 /// half of that time is not opened for a minute.
 ///
-/// A check is slow when it takes more CPU time than kQuick (on a busy node a quick one takes long),
-/// or more time than kQuickElapsed, or its artifact is large. Slow checks never occupy all judges:
-/// one on the last judge is preempted when a quick one waits (its judge is killed, and it joins the
-/// queue of slow checks). So no client, with any number of connections, delays others by more than
-/// the queue of quick checks before them.
+/// A check is slow when its judge uses more CPU time than kQuick (on a busy node a quick one takes
+/// long), or it takes longer than kQuickElapsed, or its artifact is large. Slow checks never occupy
+/// all judges: one on the last judge is preempted when a quick one waits (its judge is killed, and
+/// it joins the queue of slow checks). So no client, with any number of connections, delays others
+/// by more than the queue of quick checks before them.
 class JudgePool {
   using Clock = std::chrono::steady_clock;
   using milliseconds = std::chrono::milliseconds;
@@ -51,6 +51,8 @@ class JudgePool {
   /// Most checks take a few milliseconds.
   static constexpr milliseconds kQuick{100};
   static constexpr milliseconds kQuickElapsed{500};
+  /// A judge that has not started by then never will; where --timeout is longer, by that.
+  static constexpr std::chrono::seconds kStartLimit{30};
   static constexpr std::size_t kMostCached = 4096;
   static constexpr std::size_t kMostCachedBytes = std::size_t{32} << 20;
   /// A change must be noticed within two seconds, also in unwatched directories.
@@ -189,7 +191,7 @@ class JudgePool {
       const std::lock_guard lock(mutex_);
       return ending_;
     };
-    const auto deadline = Clock::now() + timeout_;
+    const auto deadline = Clock::now() + std::max<Clock::duration>(timeout_, kStartLimit);
     auto ready = send_large(socket.get(), question("", ""));
     pollfd answered{socket.get(), POLLIN, 0};
     while (ready && ::poll(&answered, 1, static_cast<int>(kGlance.count())) <= 0)
@@ -197,8 +199,7 @@ class JudgePool {
         ready = fail_errno("judge", "does not start", ETIMEDOUT);
     if (ready) {
       const auto answer = receive_large<Answer>(socket.get(), 2 * kMostAnswerBytes);
-      if (answer && answer->hanging.empty()) return pid;
-      if (answer) avoid(answer->hanging);
+      if (answer && answer->hanging.empty() && !answer->leaving) return pid;
       ready = fail("judge", "does not start");
     }
     ::kill(pid, SIGKILL);
@@ -258,7 +259,8 @@ class JudgePool {
       Fd socket;
       const auto pid = start_judge(socket);
       lock.lock();
-      if (!pid && !ending_) warn(pid.error());
+      if (!pid && !ending_ && std::exchange(can_start_, false)) warn(pid.error());
+      if (pid) can_start_ = true;
       absent->state = pid ? State::idle : State::absent;
       absent->pid = pid.value_or(-1);
       absent->socket = std::move(socket);
@@ -308,6 +310,11 @@ class JudgePool {
       }
     }
     changed_.notify_all();
+  }
+
+  bool can_start() {
+    const std::lock_guard lock(mutex_);
+    return can_start_;
   }
 
   /// Whether a slow check may keep its judge.
@@ -360,7 +367,8 @@ class JudgePool {
     };
     for (bool slow = artifact.size() > kLarge;; slow = true) {
       auto* judge = take(slow, deadline, cancelled);
-      if (judge == nullptr) return none("too many checks: try again");
+      if (judge == nullptr)
+        return none(can_start() ? "too many checks: try again" : "no judge can be started");
       struct Turn {
         JudgePool& pool;
         Judge& judge;
@@ -426,6 +434,7 @@ class JudgePool {
   std::map<Key, Cached> cached_;
   std::size_t cached_bytes_ = 0;
   bool ending_ = false;
+  bool can_start_ = true;  ///< whether the last judge did
   std::thread replacer_;
 };
 

@@ -159,7 +159,7 @@ NodeIndex::Answer NodeIndex::check(const Artifact& artifact) {
 void NodeIndex::open() {
   try {
     static_cast<void>(snapshot(true));
-  } catch (const Error&) {  // check() says so
+  } catch (const std::exception&) {  // check() says so
   }
 }
 

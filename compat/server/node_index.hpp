@@ -60,7 +60,7 @@ class NodeIndex {
     bool watched = true;
   };
   Answer check(const Artifact& artifact);
-  /// Does the part of the next check() that does not depend on its artifact.
+  /// Reads the node's loader and directories for the next check().
   void open();
   /// Drops all caches of the node's files. The directories `avoided` are not opened until the next
   /// call.

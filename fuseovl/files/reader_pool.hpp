@@ -15,8 +15,8 @@
 
 namespace heddle {
 
-/// Bytes for one answer after another. They are not cleared, so that a large answer's room takes no
-/// memory for what a small one leaves of it.
+/// Room for one answer after another. Not cleared: pages that no answer has written take no memory.
+/// Only bytes that the current answer wrote may be sent.
 class AnswerBuffer {
  public:
   /// Throws std::bad_alloc.
