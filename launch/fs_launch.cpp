@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The program fs-launch: one word before the user's own mpirun or srun line, which it does not
-// change, and reads only for what keeps its variables from ranks (LD_AUDIT, srun's --export). It
+// change, and reads only for what keeps its variables from ranks (launch/launcher_line.hpp). It
 // sets the variables of launch/hooks.hpp and becomes the launcher. Each rank executes this program
 // once more (launch/rank_agent.hpp), which is static: a rank's LD_PRELOAD, LD_AUDIT and
 // LD_LIBRARY_PATH do not reach it.

@@ -2,7 +2,7 @@
 #pragma once
 
 // How fs-launch gets into ranks: by environment variables alone, all at once, since which launcher
-// the command line starts is not known.
+// a script starts is not known.
 //   LD_AUDIT         the audit library, which executes the agent in each process that is a rank
 //   HEDDLE_LAUNCH    the agent and its settings (base/rank_mark.hpp)
 //   OMPI_MCA_orte_fork_agent, PRTE_MCA_odls_base_exec_agent

@@ -538,24 +538,52 @@ TEST_F(FsLaunch, options_without_what_they_need_are_refused_or_named) {
 
 TEST_F(FsLaunch, no_rank_runs_outside_of_its_image) {
   const auto agent = "OMPI_MCA_orte_fork_agent=/bin/time"s;
+  const auto tuned = write_text_file(dir_ / "tuned", "--mca orte_fork_agent /bin/time\n");
+  const auto plan = [&](const Strings& line, const char* image) {
+    return launch(line, *image ? Strings{"--image", image, "--dry-run"} : Strings{"--dry-run"});
+  };
   for (const auto& line : {Strings{"srun", "-n", "2", "--export", "NONE", "true"},
                            {"srun", "--export=ALL,LD_AUDIT=/a.so", "true"},
+                           {"srun", "--export=HEDDLE_LAUNCH,HOME", "true"},
+                           {"srun", "-J", "test", "--label", "--export=NONE", "true"},
+                           {"srun", "--account", "test", "--exp=NONE", "--", "true"},
+                           {"srun", "-n1", "true", "x", ":", "--export=NONE", "true"},
+                           {"env", "A=1", "srun", "--export=NONE", "true"},
                            {"mpiexec.hydra", "-genv", "LD_AUDIT", "/a.so", "true"},
-                           {"mpiexec.hydra", "-n", "1", "-env", "LD_AUDIT", "/a.so", "true"},
+                           {"mpiexec.hydra", "-n", "1", "--env", "LD_AUDIT=/a.so", "true"},
                            {"mpiexec.hydra", "-genvnone", "true"},
-                           {"mpirun.openmpi", "--mca", "orte_fork_agent", "/bin/time", "true"}}) {
-    const auto plain = launch(line, {"--dry-run"});
+                           {"mpiexec.hydra", "-genvlist", "PATH,HOME", "true"},
+                           {"mpirun.openmpi", "--mca", "orte_fork_agent", "/bin/time", "true"},
+                           {"mpirun.openmpi", "--tune", "none," + tuned, "true"},
+                           {"./prterun", "--runtime-options", "exec-Agent=/bin/time", "true"}}) {
+    fs::copy_file("/bin/true", dir_ / "prterun", fs::copy_options::skip_existing);
+    const auto plain = plan(line, "");
     EXPECT_EQ(plain.status, 0) << to_shell(line);
     EXPECT_THAT(plain.err, HasSubstr("run unguided")) << to_shell(line);
-    const auto inside = launch(line, {"--image", "/", "--dry-run"});
+    const auto inside = plan(line, "/");
     EXPECT_EQ(inside.status, 3) << to_shell(line);
     EXPECT_THAT(inside.err, HasSubstr("would run outside of the image")) << to_shell(line);
   }
+  const auto innocent = [&](const Strings& line) {
+    EXPECT_EQ(plan(line, "/").err, "") << to_shell(line);
+  };
+  innocent({"srun", "-D", "/", "./missing", "--export", "csv"});
+  innocent({"srun", "--export=HEDDLE_LAUNCH,LD_AUDIT", "true"});
+  innocent({"mpirun.openmpi", "-n", "1", "printf", "--param", "orte_fork_agent"});
+  innocent({"mpiexec.hydra", "-genvlist", "LD_AUDIT,HEDDLE_LAUNCH", "true"});
   options_.env.push_back(agent);
-  EXPECT_EQ(launch({"srun", "true"}, {"--image", "/", "--dry-run"}).err, "");
-  EXPECT_EQ(launch({"mpiexec.hydra", "true"}, {"--image", "/", "--dry-run"}).err, "");
-  EXPECT_THAT(launch({"mpirun.openmpi", "true"}, {"--image", "/", "--dry-run"}).err,
-              HasSubstr("outside of the image"));
+  innocent({"srun", "true"});
+  innocent({"mpiexec.hydra", "true"});
+  innocent({"./prterun", "true"});
+  EXPECT_THAT(plan({"mpirun.openmpi", "true"}, "/").err, HasSubstr("outside of the image"));
+  const auto script = plan({"true"}, "/");  // which may start any launcher
+  EXPECT_EQ(script.status, 0);
+  EXPECT_THAT(script.err, HasSubstr("of Open MPI's mpirun run outside of the image"));
+  options_.env.back() = "HYDRA_ENV=none";
+  EXPECT_THAT(plan({"mpiexec.hydra", "true"}, "/").err, HasSubstr("outside of the image"));
+  options_.env.back() = "SLURM_EXPORT_ENV=NONE";
+  innocent({"srun", "-J", "test", "--export=ALL", "true"});
+  EXPECT_THAT(plan({"srun", "true"}, "/").err, HasSubstr("outside of the image"));
 }
 
 TEST_F(FsLaunch, report_names_a_damaged_bundle) {
