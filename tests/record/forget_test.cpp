@@ -109,8 +109,9 @@ TEST(LoopbackInodes, of_stat_take_no_descriptor) {
   };
   const auto fds = open_files();
   stat_all();
-  // The first one showed that this thread asks about files.
-  EXPECT_LE(open_files(), fds + 12);
+  // Some are of directories above, of the first file, which showed that this thread asks about
+  // files, and of the server's threads, of which there may be several.
+  EXPECT_LE(open_files(), fds + kCount / 4);
   EXPECT_GE(served.nodes(), static_cast<std::size_t>(kCount));
   for (int i = 0; i < kCount; i += 2)
     std::filesystem::rename(dir / std::to_string(i), dir / std::to_string(i + 1));
