@@ -46,7 +46,7 @@ Result<std::string> plain_prefix(LauncherLine& line) {
     TRY(line.lose(prefix,
                   parent.empty() ? "launchers take no such path, and there is no cache"
                                  : "launchers take no such path, nor the cache's",
-                  "ranks on other nodes", "XDG_CACHE_HOME=DIR"));
+                  kRemoteRanks, "XDG_CACHE_HOME=DIR"));
   if (::symlink(prefix.c_str(), link.c_str()) != 0 && errno != EEXIST)
     return fail_errno(link, "cannot make a link");
   return link;

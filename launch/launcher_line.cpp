@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <strings.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 #include <sstream>
 
 #include "base/open_regular.hpp"
+#include "base/paths.hpp"
 #include "base/rank_mark.hpp"
 #include "base/try.hpp"
 
@@ -20,7 +20,6 @@ namespace {
 using Words = std::vector<std::string>;
 
 constexpr const char* kRanks = "ranks";
-constexpr const char* kRemote = "ranks on other nodes";
 constexpr const char* kLeaveOut = "leave it out";
 constexpr const char* kExtends = "set LD_AUDIT before fs-launch: it is extended";
 constexpr const char* kReplaces = "replaces heddle's audit library";
@@ -47,8 +46,6 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
 Words split(const std::string& list) {
   Words out;
   std::istringstream items(list);
@@ -64,6 +61,12 @@ std::string lower(std::string text) {
   for (char& c : text)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return text;
+}
+
+/// Whether the launcher of this real name may read the parameter of `hook`.
+bool reads(const std::string& launcher, const AgentHook& hook) {
+  return std::ranges::any_of(hook.launchers,
+                             [&](const char* each) { return each && launcher == each; });
 }
 
 /// Without its one or two dashes, as hydra and PRRTE take them; empty: no option.
@@ -110,11 +113,10 @@ std::string file_with(const AgentHook& hook, const std::string& program) {
 /// What the options of srun's line, from its word `at` on, export: of each program of the line, of
 /// which ':' separates several.
 std::vector<Words> srun_exports(const Words& line, std::size_t at) {
-  const auto exported = variable("SLURM_EXPORT_ENV");
-  const auto given = std::getenv("SLURM_EXPORT_ENV") ? exported : "ALL";
+  const char* given = std::getenv("SLURM_EXPORT_ENV");
   std::vector<Words> out;
   while (at < line.size()) {
-    std::string list = given;
+    std::string list = given ? given : "ALL";
     for (++at; at < line.size() && line[at].starts_with('-') && line[at] != "--"; ++at) {
       const auto equals = line[at].find('=');
       const auto name = line[at].substr(0, equals);
@@ -142,10 +144,6 @@ LauncherLine::LauncherLine(const std::string& program, const Words& command, boo
     : command_(command), has_image_(has_image), path_(program) {
   std::error_code error;
   name_ = std::filesystem::canonical(program, error).filename().string();
-  const auto reads = [&](const AgentHook& hook) {
-    return std::ranges::any_of(hook.launchers,
-                               [&](const char* each) { return each && name_ == each; });
-  };
   const auto srun = std::ranges::find(command, "srun", base_name);
   if (srun != command.end() &&
       (srun == command.begin() ||
@@ -154,7 +152,8 @@ LauncherLine::LauncherLine(const std::string& program, const Words& command, boo
     srun_ = static_cast<std::size_t>(srun - command.begin());
   } else if (name_.find("hydra") != name_.npos) {
     kind_ = Kind::hydra;
-  } else if (std::ranges::any_of(kAgentHooks, reads)) {
+  } else if (std::ranges::any_of(kAgentHooks,
+                                 [&](const auto& hook) { return reads(name_, hook); })) {
     kind_ = Kind::open_mpi;
   }
 }
@@ -169,14 +168,16 @@ Result<void> LauncherLine::lose(const std::string& subject, const std::string& w
 
 Result<std::string> LauncherLine::examine_srun() {
   for (const auto& items : srun_exports(command_, srun_)) {
-    bool all = false;
+    bool all = false, audit = false, launch = false;
     for (const auto& item : items) {
-      if (::strcasecmp(item.c_str(), "NONE") == 0) break;
-      all |= ::strcasecmp(item.c_str(), "ALL") == 0;
+      if (lower(item) == "none") break;
+      all |= lower(item) == "all";
+      audit |= item == kAudit;
+      launch |= item == kLaunchVariable;
       if (item.starts_with(kSetAudit))
         TRY(lose("srun --export=LD_AUDIT", kReplaces, kRanks, kExtends));
     }
-    if (!all && !(contains(items, kAudit) && contains(items, kLaunchVariable)))
+    if (!all && !(audit && launch))
       TRY(lose(fmt::format("srun --export={}", fmt::join(items, ",")),
                "keeps heddle's variables from the ranks", "they", "--export=ALL,..."));
   }
@@ -189,13 +190,13 @@ Result<void> LauncherLine::examine_hydra(const std::string& option, const std::s
     return lose("-" + option + " LD_AUDIT", kReplaces, kRanks, kExtends);
   if (option == "genvnone" || option == "envnone" ||
       (lists && !(contains(split(next), kAudit) && contains(split(next), kLaunchVariable))))
-    return lose("-" + option, "keeps heddle's variables from other nodes", kRemote, kLeaveOut);
+    return lose("-" + option, "keeps heddle's variables from other nodes", kRemoteRanks, kLeaveOut);
   return {};
 }
 
 Result<void> LauncherLine::examine_open_mpi(const std::string& option, const std::string& next) {
   const auto replaces = [&](const std::string& what) {
-    return lose(what, "replaces heddle's fork agent", kRemote, kLeaveOut);
+    return lose(what, "replaces heddle's fork agent", kRemoteRanks, kLeaveOut);
   };
   if ((option == "runtime-options" || option == "rtos") &&
       lower(next).find("exec-agent") != next.npos)
@@ -224,7 +225,7 @@ Result<std::string> LauncherLine::examine() {
   }
   const auto passed = variable("HYDRA_ENV");
   if (kind_ == Kind::hydra && !passed.empty() && passed != "all")
-    TRY(lose("HYDRA_ENV=" + passed, "keeps heddle's variables from other nodes", kRemote,
+    TRY(lose("HYDRA_ENV=" + passed, "keeps heddle's variables from other nodes", kRemoteRanks,
              "unset HYDRA_ENV"));
   return audit;
 }
@@ -234,18 +235,16 @@ Result<bool> LauncherLine::is_free(const AgentHook& hook) {
   const auto file = is_set ? std::string() : file_with(hook, path_);
   if (!is_set && file.empty()) return true;
   if (kind_ == Kind::srun || kind_ == Kind::hydra) return false;
-  const bool reads =
-      std::ranges::any_of(hook.launchers, [&](const char* each) { return each && name_ == each; });
-  if (kind_ == Kind::open_mpi && !reads) return false;
+  if (kind_ == Kind::open_mpi && !reads(name_, hook)) return false;
   const auto subject = is_set ? hook.variable : file;
   const auto what =
       is_set ? "is set already and stays" : fmt::format("sets {}, which stays", hook.parameter);
-  if (reads)
-    TRY(lose(subject, what, kRemote,
+  if (kind_ == Kind::open_mpi)
+    TRY(lose(subject, what, kRemoteRanks,
              is_set ? fmt::format("unset {}", hook.variable)
                     : fmt::format("{}=FILE: other files", hook.list)));
   else
-    notes.push_back(subject + ": " + what + ": " + kRemote + " of Open MPI's mpirun run " +
+    notes.push_back(subject + ": " + what + ": " + kRemoteRanks + " of Open MPI's mpirun run " +
                     (has_image_ ? "outside of the image" : "unguided"));
   return false;
 }

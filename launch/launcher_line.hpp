@@ -40,6 +40,8 @@ inline constexpr AgentHook kAgentHooks[] = {
      "/prte-mca-params-override.conf",
      {"prterun", "prte", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi"}}};
 
+inline constexpr const char* kRemoteRanks = "ranks on other nodes";
+
 class LauncherLine {
  public:
   /// `program`: the launcher's file; `command`: its line, which outlives this. With `has_image` a

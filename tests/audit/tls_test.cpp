@@ -211,7 +211,8 @@ class UnmappedChild : public AuditTls {
     EXPECT_FALSE(stock.failed.empty());
     EXPECT_EQ(ours.failed, stock.failed);
   }
-  /// Where it is killed natively, that may depend on the addresses of this start.
+  /// Whether it ends with the same status. One that is killed natively, in any of several starts,
+  /// says nothing: that depends on their addresses.
   bool ends_as_natively(const std::string& app) {
     const int first = run({app}).status;
     if (first > 128) return true;

@@ -2,66 +2,12 @@
 // fs-launch before the launchers of one machine: what their ranks, their users and the machine see.
 #include <sys/wait.h>
 
+#include "tests/launch/launch_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
-#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-/// A TMPDIR and a cache of its own. Files, mounts and processes that a run leaves fail the case.
-class LaunchFixture : public ::testing::Test {
- protected:
-  void SetUp() override {
-    fs_launch_ = staged_program("fs-launch");
-    if (fs_launch_.empty()) HEDDLE_SKIP("fs-launch is not installed in $HEDDLE_STAGE");
-    fs::create_directory(dir_ / "tmp");
-    options_.cwd = dir_.path();
-    options_.env = {"TMPDIR=" + dir_ / "tmp",
-                    "XDG_CACHE_HOME=" + dir_ / "cache",
-                    "HEDDLE_SLOW=/",
-                    "OMPI_ALLOW_RUN_AS_ROOT=1",
-                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                    "OMPI_MCA_rmaps_base_oversubscribe=1",
-                    "LD_AUDIT",
-                    "HEDDLE_LAUNCH"};
-  }
-  void TearDown() override {
-    if (fs_launch_.empty()) return;
-    EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
-    EXPECT_EQ(mounts_with(dir_ / "tmp"), 0U);
-  }
-
-  /// Files in TMPDIR, and daemons with it in their environment.
-  std::string left() const {
-    return run({"sh", "-c",
-                "ls -A tmp | grep ^hd-; grep -lz ^TMPDIR=$PWD/tmp $(grep -lz ^fs-mount$ "
-                "/proc/[0-9]*/cmdline | sed s/cmdline/environ/) /dev/null"},
-               options_)
-        .out;
-  }
-  Strings launched(const Strings& command, const Strings& options = {}) const {
-    return Strings{fs_launch_} + options + command;
-  }
-  RunResult launch(const Strings& command, const Strings& options = {}) const {
-    return run(launched(command, options), options_);
-  }
-  RunResult sh(const std::string& script) const {
-    RunOptions options = options_;
-    options.env.push_back("FS_LAUNCH=" + fs_launch_);
-    return run({"/bin/bash", "-c", script}, options);
-  }
-  std::string compile(const std::string& name, const std::string& source,
-                      const Strings& flags = {}) const {
-    std::ofstream(dir_ / (name + ".c")) << source;
-    run_checked(Strings{"cc", "-o", dir_ / name, dir_ / (name + ".c")} + flags);
-    return dir_ / name;
-  }
-
-  TestDir dir_;
-  std::string fs_launch_;
-  RunOptions options_;
-};
 
 struct Launcher {
   const char* name;
@@ -536,56 +482,6 @@ TEST_F(FsLaunch, options_without_what_they_need_are_refused_or_named) {
   EXPECT_EQ(launch({"true"}, {"--report", "-q"}).err, "");
 }
 
-TEST_F(FsLaunch, no_rank_runs_outside_of_its_image) {
-  const auto agent = "OMPI_MCA_orte_fork_agent=/bin/time"s;
-  const auto tuned = write_text_file(dir_ / "tuned", "--mca orte_fork_agent /bin/time\n");
-  const auto plan = [&](const Strings& line, const char* image) {
-    return launch(line, *image ? Strings{"--image", image, "--dry-run"} : Strings{"--dry-run"});
-  };
-  for (const auto& line : {Strings{"srun", "-n", "2", "--export", "NONE", "true"},
-                           {"srun", "--export=ALL,LD_AUDIT=/a.so", "true"},
-                           {"srun", "--export=HEDDLE_LAUNCH,HOME", "true"},
-                           {"srun", "-J", "test", "--label", "--export=NONE", "true"},
-                           {"srun", "--account", "test", "--exp=NONE", "--", "true"},
-                           {"srun", "-n1", "true", "x", ":", "--export=NONE", "true"},
-                           {"env", "A=1", "srun", "--export=NONE", "true"},
-                           {"mpiexec.hydra", "-genv", "LD_AUDIT", "/a.so", "true"},
-                           {"mpiexec.hydra", "-n", "1", "--env", "LD_AUDIT=/a.so", "true"},
-                           {"mpiexec.hydra", "-genvnone", "true"},
-                           {"mpiexec.hydra", "-genvlist", "PATH,HOME", "true"},
-                           {"mpirun.openmpi", "--mca", "orte_fork_agent", "/bin/time", "true"},
-                           {"mpirun.openmpi", "--tune", "none," + tuned, "true"},
-                           {"./prterun", "--runtime-options", "exec-Agent=/bin/time", "true"}}) {
-    fs::copy_file("/bin/true", dir_ / "prterun", fs::copy_options::skip_existing);
-    const auto plain = plan(line, "");
-    EXPECT_EQ(plain.status, 0) << to_shell(line);
-    EXPECT_THAT(plain.err, HasSubstr("run unguided")) << to_shell(line);
-    const auto inside = plan(line, "/");
-    EXPECT_EQ(inside.status, 3) << to_shell(line);
-    EXPECT_THAT(inside.err, HasSubstr("would run outside of the image")) << to_shell(line);
-  }
-  const auto innocent = [&](const Strings& line) {
-    EXPECT_EQ(plan(line, "/").err, "") << to_shell(line);
-  };
-  innocent({"srun", "-D", "/", "./missing", "--export", "csv"});
-  innocent({"srun", "--export=HEDDLE_LAUNCH,LD_AUDIT", "true"});
-  innocent({"mpirun.openmpi", "-n", "1", "printf", "--param", "orte_fork_agent"});
-  innocent({"mpiexec.hydra", "-genvlist", "LD_AUDIT,HEDDLE_LAUNCH", "true"});
-  options_.env.push_back(agent);
-  innocent({"srun", "true"});
-  innocent({"mpiexec.hydra", "true"});
-  innocent({"./prterun", "true"});
-  EXPECT_THAT(plan({"mpirun.openmpi", "true"}, "/").err, HasSubstr("outside of the image"));
-  const auto script = plan({"true"}, "/");  // which may start any launcher
-  EXPECT_EQ(script.status, 0);
-  EXPECT_THAT(script.err, HasSubstr("of Open MPI's mpirun run outside of the image"));
-  options_.env.back() = "HYDRA_ENV=none";
-  EXPECT_THAT(plan({"mpiexec.hydra", "true"}, "/").err, HasSubstr("outside of the image"));
-  options_.env.back() = "SLURM_EXPORT_ENV=NONE";
-  innocent({"srun", "-J", "test", "--export=ALL", "true"});
-  EXPECT_THAT(plan({"srun", "true"}, "/").err, HasSubstr("outside of the image"));
-}
-
 TEST_F(FsLaunch, report_names_a_damaged_bundle) {
   const auto resolve = staged_program("fs-resolve");
   const auto map = dir_ / "git.map", bundle = dir_ / "git.bundle";
@@ -715,42 +611,6 @@ TEST_P(Launched, archive_of_a_job_whose_agents_are_killed_is_written) {
          "kill -KILL $(cat up.*); wait; ls jobs | wc -l; find spool -name job.json; "
          "tar -xOf jobs/*.tar.gz --wildcards '*job*.json' | grep -c '\"left\"'");
   EXPECT_EQ(ours.out, "1\n1\n") << ours.err;
-}
-
-TEST_F(FsLaunch, users_own_hooks_are_chained_or_left) {
-  options_.env.back() = "OMPI_MCA_orte_fork_agent=/usr/bin/nice";
-  auto plan = launch({"true"}, {"--dry-run"});
-  EXPECT_THAT(plan.err, HasSubstr("OMPI_MCA_orte_fork_agent: is set already"));
-  EXPECT_THAT(plan.out, Not(HasSubstr("OMPI_MCA_orte_fork_agent")));
-  const auto ranks =
-      launch({"mpirun.openmpi", "-n", "2", "sh", "-c", "echo $OMPI_MCA_orte_fork_agent"});
-  EXPECT_EQ(ranks.out, "/usr/bin/nice\n/usr/bin/nice\n") << ranks.err;
-  // A site's or user's configuration of Open MPI has it, which variables would hide.
-  const auto in_file = [&](const std::string& file, const std::string& variable) {
-    fs::create_directories(fs::path(file).parent_path());
-    std::ofstream(file) << "# orte_fork_agent = none\n orte_fork_agent=/usr/bin/nice -n 3\n";
-    options_.env.back() = variable;
-    plan = launch({"true"}, {"--dry-run"});
-    EXPECT_THAT(plan.err, HasSubstr(file + ": sets orte_fork_agent, which stays"));
-    EXPECT_THAT(plan.out, Not(HasSubstr("OMPI_MCA_orte_fork_agent")));
-    const auto nice = launch({"mpirun.openmpi", "-n", "2", "nice"}, {"--report"});
-    EXPECT_EQ(nice.out, "3\n3\n") << nice.err;
-    EXPECT_THAT(nice.err, HasSubstr("2 of 2 ranks guided"));
-    fs::remove(file);
-  };
-  in_file(dir_ / "home/.openmpi/mca-params.conf", "HOME=" + dir_ / "home");
-  in_file(dir_ / "site.conf", "OMPI_MCA_mca_base_param_files=/nonexistent," + dir_ / "site.conf");
-  // Of an installation of its own.
-  fs::create_directories(dir_ / "opt/bin");
-  fs::create_directories(dir_ / "opt/etc");
-  fs::copy_file("/bin/true", dir_ / "opt/bin/mpirun");
-  std::ofstream(dir_ / "opt/etc/openmpi-mca-params.conf") << "orte_fork_agent = nice\n";
-  options_.env.back() = "HOME=" + dir_ / "home";
-  EXPECT_THAT(launch({dir_ / "opt/bin/mpirun"}, {"--dry-run"}).err, HasSubstr("opt/etc/openmpi-"));
-  EXPECT_EQ(launch({"true"}, {"--dry-run"}).err, "");
-  options_.env.back() = "LD_AUDIT=/nonexistent.so";
-  plan = launch({"true"}, {"--dry-run"});
-  EXPECT_THAT(plan.out, HasSubstr("libheddle-audit.so:/nonexistent.so"));
 }
 
 TEST_F(FsLaunch, job_without_a_home_is_guided_and_reported) {
