@@ -128,41 +128,52 @@ Result<void> check_nodes(const std::string& program, long count) {
 
 /// The nodes of a job outside of Slurm, but this one.
 struct NamedNodes {
-  std::string variable;  ///< what names their file
+  std::string source;  ///< what names them
   Words names;
 };
 
-/// Of the first of kNodeFiles that can be read: the first word of each line, until a colon. A name
-/// that a remote shell could take for an option is left out.
-NamedNodes nodes_of_file() {
-  for (const char* variable : kNodeFiles) {
-    const char* path = std::getenv(variable);
-    const auto file = path ? open_regular(path) : Result<Fd>(fail("", ""));
-    const auto text = file ? read_all(file->get(), path, kLargestNodeFile)
-                           : Result<std::string>(fail(file.error()));
-    if (!text) continue;
-    std::set<std::string> names;
-    std::istringstream lines(*text);
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream words(line.substr(0, line.find_first_of(":#")));
-      if (std::string name; words >> name && ship::is_plain_name(name)) names.insert(name);
-    }
-    const auto own = host_name();
-    for (const auto& name : {own, own.substr(0, own.find('.')), std::string("localhost")})
-      names.erase(name);
-    return {variable, {names.begin(), names.end()}};
+/// Adds the first word of each line, until a colon. False: the file cannot be read.
+bool add_names(const std::string& path, std::set<std::string>& names) {
+  const auto file = open_regular(path);
+  const auto text = file ? read_all(file->get(), path, kLargestNodeFile)
+                         : Result<std::string>(fail(file.error()));
+  if (!text) return false;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line.substr(0, line.find_first_of(":#")));
+    if (std::string name; words >> name) names.insert(name);
   }
-  return {};
+  return true;
 }
 
-Words remote_shell() {
+/// Those of the launcher's line, else of the first of kNodeFiles that can be read. A name that a
+/// remote shell could take for an option is left out.
+NamedNodes named_nodes(const LineNodes& line) {
+  std::set<std::string> names(line.names.begin(), line.names.end());
+  for (const auto& path : line.files) add_names(path, names);
+  std::string source = names.empty() ? "" : "the launcher's line";
+  for (const char* variable : kNodeFiles)
+    if (const char* path = std::getenv(variable); path && names.empty() && add_names(path, names))
+      source = variable;
+  const auto own = host_name();
+  const auto is_other = [&](const std::string& name) {
+    return ship::is_plain_name(name) && name != own && name != own.substr(0, own.find('.')) &&
+           name != "localhost";
+  };
+  NamedNodes out{source, {}};
+  std::ranges::copy_if(names, std::back_inserter(out.names), is_other);
+  return out;
+}
+
+/// The launcher's: `given` on its line, or in the environment.
+Words remote_shell(const std::string& given) {
   Words out = {"ssh"};
-  for (const char* variable : kShells) {
-    const char* value = std::getenv(variable);
+  Words lists = {given};
+  for (const char* variable : kShells)
+    if (const char* value = std::getenv(variable)) lists.emplace_back(value);
+  for (const auto& list : lists) {
     // Open MPI's is a list: "ssh : rsh".
-    const std::string first(
-        value ? std::string_view(value).substr(0, std::string_view(value).find(':')) : "");
-    if (auto words = ship::split_words(first); !words.empty()) {
+    if (auto words = ship::split_words(list.substr(0, list.find(':'))); !words.empty()) {
       out = std::move(words);
       break;
     }
@@ -174,7 +185,7 @@ Words remote_shell() {
   return out;
 }
 
-/// Asks the nodes that a file names, by a remote shell.
+/// Asks the nodes of a job by a remote shell.
 class NodeQuestions {
  public:
   NodeQuestions(Words shell, std::string shells_path, std::string program)
@@ -222,8 +233,10 @@ class NodeQuestions {
 };
 
 /// Failure: nodes that cannot guide.
-Result<void> check_named_nodes(const std::string& program, const NamedNodes& nodes) {
-  const auto shell = remote_shell();
+Result<void> check_named_nodes(const std::string& program, const LineNodes& line) {
+  const auto nodes = named_nodes(line);
+  if (nodes.names.empty()) return {};
+  const auto shell = remote_shell(line.shell);
   const auto path = find_program(shell[0]);
   if (!path) return {};
   NodeQuestions questions(shell, *path, program);
@@ -245,7 +258,7 @@ Result<void> check_named_nodes(const std::string& program, const NamedNodes& nod
     all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", nodes.names[i], wrong[i]);
   }
   if (all.empty()) return {};
-  return fail(nodes.variable, "not all of these nodes can guide", all,
+  return fail(nodes.source, "not all of these nodes can guide", all,
               "install heddle at one path of all nodes");
 }
 
@@ -272,7 +285,8 @@ std::vector<std::string> slurm_nodes(const std::string& list) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bool dry_run) {
+Result<void> prepare_nodes(LaunchSettings& settings, const LineNodes& line, const std::string& ship,
+                           bool dry_run) {
   bool is_bundle = false;
   if (!settings.map.empty()) is_bundle = TRY(MapReader::open(settings.map)).bundle() != nullptr;
   if (!is_bundle && !ship.empty() && ship != "no")
@@ -282,8 +296,7 @@ Result<void> prepare_nodes(LaunchSettings& settings, const std::string& ship, bo
   const std::string bin = TRY(own_program_dir());
   const long count = nodes_of_job();
   // A rank's nodes are those of the launcher that started it, which were checked then.
-  if (count == 0 && !rank_from_environment())
-    TRY(check_named_nodes(bin + "/fs-launch", nodes_of_file()));
+  if (count == 0 && !rank_from_environment()) TRY(check_named_nodes(bin + "/fs-launch", line));
   if (count < 2) return {};
   TRY(check_nodes(bin + "/fs-launch", count));
   if (!is_bundle || ship == "no") return {};

@@ -442,7 +442,8 @@ AppEnd launch(Options& o) {
       warn(Error("", made.error().message(), "there will be no report"));
     if (reports) o.settings.reports = reports->path();
   }
-  if (auto ready = prepare_nodes(o.settings, o.ship, o.dry_run); !ready)
+  const auto line = LauncherLine(launcher.value_or(""), o.command, false).nodes();
+  if (auto ready = prepare_nodes(o.settings, line, o.ship, o.dry_run); !ready)
     return unguided(ready.error());
   if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
   std::optional<Hold> hold;

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
+#include "base/find_program.hpp"
 #include "base/open_regular.hpp"
 #include "base/paths.hpp"
 #include "base/rank_mark.hpp"
@@ -40,6 +42,23 @@ constexpr std::string_view kFlagsOfSrun[] = {
     "--spread-job", "--test-only",         "--unbuffered",   "--usage",       "--use-min-nodes",
     "--verbose",    "--version",           "--whole"};
 constexpr std::string_view kValuesOfSrun = "ABcCdDeFGiJLmMnNopqrStTwWx";
+
+/// Options of mpirun and hydra whose next words are values, and may be names of programs.
+constexpr std::pair<std::string_view, int> kValues[] = {
+    {"map-by", 1},        {"rank-by", 1},        {"bind-to", 1}, {"launcher", 1}, {"bootstrap", 1},
+    {"launcher-exec", 1}, {"bootstrap-exec", 1}, {"rmk", 1},     {"mca", 2},      {"gmca", 2},
+    {"prtemca", 2},       {"pmixmca", 2},        {"env", 2},     {"genv", 2}};
+constexpr std::string_view kHostOptions[] = {"host", "hosts"};
+constexpr std::string_view kHostFileOptions[] = {"hostfile", "machinefile", "default-hostfile"};
+constexpr std::string_view kShellOptions[] = {"launcher-exec", "bootstrap-exec"};
+constexpr std::string_view kShellParameters[] = {"plm_rsh_agent", "plm_ssh_agent"};
+constexpr std::string_view kHostFileParameters[] = {"orte_default_hostfile",
+                                                    "prte_default_hostfile"};
+
+template <class List>
+bool is_one_of(const List& list, std::string_view word) {
+  return std::ranges::find(list, word) != std::end(list);
+}
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -228,6 +247,48 @@ Result<std::string> LauncherLine::examine() {
     TRY(lose("HYDRA_ENV=" + passed, "keeps heddle's variables from other nodes", kRemoteRanks,
              "unset HYDRA_ENV"));
   return audit;
+}
+
+LineNodes LauncherLine::nodes() const {
+  LineNodes out;
+  if (kind_ != Kind::hydra && kind_ != Kind::open_mpi) return out;
+  const auto word_at = [&](std::size_t i) { return i < command_.size() ? command_[i] : ""; };
+  bool is_options = true, may_be_value = false;
+  for (std::size_t i = 1; i < command_.size(); ++i) {
+    if (command_[i] == ":") {
+      is_options = true;
+      continue;
+    }
+    if (!is_options) continue;
+    const auto equals = std::min(command_[i].find('='), command_[i].size());
+    const auto option = option_name(command_[i].substr(0, equals));
+    if (option.empty()) {
+      is_options = may_be_value && !find_program(command_[i]);
+      may_be_value = false;
+      continue;
+    }
+    const bool has_value = equals < command_[i].size();
+    const auto value = has_value ? command_[i].substr(equals + 1) : word_at(i + 1);
+    int values = 1;
+    if (is_one_of(kHostOptions, option) || command_[i] == "-H") {
+      for (auto& name : split(value)) out.names.push_back(name.substr(0, name.find(':')));
+    } else if (is_one_of(kHostFileOptions, option) ||
+               (kind_ == Kind::hydra && command_[i] == "-f")) {
+      out.files.push_back(value);
+    } else {
+      const auto second = word_at(i + 2);
+      if (is_one_of(kShellOptions, option)) out.shell = value;
+      if (option.ends_with("mca") && is_one_of(kShellParameters, value)) out.shell = second;
+      if (option.ends_with("mca") && is_one_of(kHostFileParameters, value))
+        out.files.push_back(second);
+      const auto* known =
+          std::ranges::find(kValues, option, &std::pair<std::string_view, int>::first);
+      values = known == std::end(kValues) ? 0 : known->second;
+    }
+    may_be_value = !has_value && values == 0;
+    if (!has_value) i += static_cast<std::size_t>(values);
+  }
+  return out;
 }
 
 Result<bool> LauncherLine::is_free(const AgentHook& hook) {

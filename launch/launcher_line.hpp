@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What keeps ranks from the variables of hooks_for(): options of the launcher's own line, the
-// environment, and the launchers' files. What else may do so is not seen: scripts, files that the
-// line names, a launcher below another program than kStarters.
+// The launcher's own line: which nodes it names, and what keeps ranks from the variables of
+// hooks_for(), there, in the environment and in the launchers' files. What else may do so is not
+// seen: scripts, files of options that the line names, a launcher below another program than
+// kStarters.
 
 #include <array>
 #include <string>
@@ -40,6 +41,13 @@ inline constexpr AgentHook kAgentHooks[] = {
      "/prte-mca-params-override.conf",
      {"prterun", "prte", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi"}}};
 
+/// What mpirun's and hydra's options say of nodes.
+struct LineNodes {
+  std::vector<std::string> names;
+  std::vector<std::string> files;  ///< of names, a line each
+  std::string shell;               ///< a command line; empty: it names none
+};
+
 inline constexpr const char* kRemoteRanks = "ranks on other nodes";
 
 class LauncherLine {
@@ -54,6 +62,9 @@ class LauncherLine {
   /// The losses of the line's options. Result: the LD_AUDIT that mpirun's -x sets, which ranks get
   /// if the hook has it; empty: none.
   Result<std::string> examine();
+  /// Only options before a program count. One that kValues lacks, and whose value is the name of a
+  /// program, hides what follows.
+  LineNodes nodes() const;
   /// Whether `hook` may be set; else the user's own stays, which is a loss if the launcher reads
   /// it, and a note if it may start one that does.
   Result<bool> is_free(const AgentHook& hook);

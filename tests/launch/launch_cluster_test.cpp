@@ -142,7 +142,13 @@ TEST_F(OnNodes, nodes_of_a_host_file_are_checked) {
                   "mpiexec.hydra -launcher ssh"s},
         {"OMPI_MCA_orte_default_hostfile=openmpi OMPI_MCA_plm_rsh_agent=" + rsh, "mpirun.openmpi"s},
         {"PBS_NODEFILE=pbs OMPI_MCA_plm_rsh_agent='" + rsh + " : ssh'",
-         "mpirun.openmpi --hostfile pbs"s}}) {
+         "mpirun.openmpi --hostfile pbs"s},
+        {"A=1", "mpirun.openmpi --map-by node --mca plm_rsh_agent " + rsh +
+                    " -n 1 -H n1 true : -n 3 "
+                    "--host n1:1,n2,n3:1"},
+        {"A=1", "mpiexec.hydra -launcher ssh -launcher-exec " + rsh + " -f hydra -n 3"},
+        {"HYDRA_LAUNCHER_EXEC=" + rsh + " HYDRA_HOST_FILE=good",
+         "mpiexec.hydra -launcher ssh -hosts=n1,n2,n3 -n 3"}}) {
     const auto done = run(variables, launcher);
     EXPECT_EQ(done.status, 0) << done.err;
     EXPECT_THAT(lines_of(done.out), testing::Each("none")) << variables;
@@ -157,6 +163,15 @@ TEST_F(OnNodes, nodes_of_a_host_file_are_checked) {
   EXPECT_EQ(good.err, "");
   EXPECT_THAT(lines_of(good.out), testing::ElementsAre(HasSubstr("/libheddle-audit.so"),
                                                        HasSubstr("/libheddle-audit.so")));
+  // Those of the line come before a file's, and words of the program are no options.
+  for (const auto& line : {"mpirun.openmpi --host n1:1,n2:1 -n 2"s,
+                           "mpiexec.hydra -launcher ssh -hosts n1,n2 -n 2"s}) {
+    const auto named = cluster_->sh("PBS_NODEFILE=pbs OMPI_MCA_plm_rsh_agent=" + ssh +
+                                    " HYDRA_LAUNCHER_EXEC=" + ssh + " " + fs_launch_ +
+                                    " --slow / " + line + " echo -f pbs --host n3");
+    EXPECT_EQ(named.out, "-f pbs --host n3\n-f pbs --host n3\n") << line;
+    EXPECT_EQ(named.err, "") << line;
+  }
   EXPECT_FALSE(fs::exists(dir_ / "ran"));
 }
 
@@ -168,8 +183,8 @@ TEST_F(OnNodes, node_without_heddle_is_named_where_a_remote_shell_starts_daemons
   for (const auto& launcher :
        {"mpirun.openmpi --mca plm_rsh_agent " + ssh + " -host n1:1,n2:1,n3:1",
         "mpiexec.hydra -launcher ssh -launcher-exec " + ssh + " -hosts n1:1,n2:1,n3:1 -n 3"}) {
-    const auto done =
-        cluster_->sh(fs_launch_ + " --report --slow / " + launcher + " hostname | sort");
+    std::ofstream(dir_ / "script") << launcher << " hostname\n";
+    const auto done = cluster_->sh(fs_launch_ + " --report --slow / sh script | sort");
     EXPECT_EQ(done.out, "n1\nn2\nn3\n") << done.err;
     EXPECT_THAT(done.err, HasSubstr("2 of 3 ranks guided on 2 nodes"));
     EXPECT_THAT(done.err, HasSubstr("1 rank did not report (2; none of n3): ")) << launcher;
