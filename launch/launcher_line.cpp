@@ -56,7 +56,7 @@ constexpr std::string_view kHostFileParameters[] = {"orte_default_hostfile",
                                                     "prte_default_hostfile"};
 
 template <class List>
-bool is_one_of(const List& list, std::string_view word) {
+bool contains(const List& list, std::string_view word) {
   return std::ranges::find(list, word) != std::end(list);
 }
 
@@ -70,10 +70,6 @@ Words split(const std::string& list) {
   std::istringstream items(list);
   for (std::string item; std::getline(items, item, ',');) out.push_back(item);
   return out;
-}
-
-bool contains(const Words& list, std::string_view word) {
-  return std::ranges::find(list, word) != list.end();
 }
 
 std::string lower(std::string text) {
@@ -270,16 +266,16 @@ LineNodes LauncherLine::nodes() const {
     const bool has_value = equals < command_[i].size();
     const auto value = has_value ? command_[i].substr(equals + 1) : word_at(i + 1);
     int values = 1;
-    if (is_one_of(kHostOptions, option) || command_[i] == "-H") {
+    if (contains(kHostOptions, option) || command_[i] == "-H") {
       for (auto& name : split(value)) out.names.push_back(name.substr(0, name.find(':')));
-    } else if (is_one_of(kHostFileOptions, option) ||
+    } else if (contains(kHostFileOptions, option) ||
                (kind_ == Kind::hydra && command_[i] == "-f")) {
       out.files.push_back(value);
     } else {
       const auto second = word_at(i + 2);
-      if (is_one_of(kShellOptions, option)) out.shell = value;
-      if (option.ends_with("mca") && is_one_of(kShellParameters, value)) out.shell = second;
-      if (option.ends_with("mca") && is_one_of(kHostFileParameters, value))
+      if (contains(kShellOptions, option)) out.shell = value;
+      if (option.ends_with("mca") && contains(kShellParameters, value)) out.shell = second;
+      if (option.ends_with("mca") && contains(kHostFileParameters, value))
         out.files.push_back(second);
       const auto* known =
           std::ranges::find(kValues, option, &std::pair<std::string_view, int>::first);
