@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -23,8 +25,6 @@
 
 namespace heddle {
 namespace {
-
-using Places = std::map<std::uint64_t, std::uint64_t>;
 
 constexpr std::size_t kBufferSize = 64 * 1024;
 
@@ -47,8 +47,26 @@ std::string names_of_map(int root) {
   const auto visit = [&](const std::string& name, const DirectoryEntry& entry) {
     if (entry.ino == kMapInode) found = std::string(kMapsDirectory) + "/" + name + "/";
   };
-  if (maps) (void)walk_tree(maps.get(), visit, [](const std::string&) { return false; });
+  if (maps)
+    (void)walk_tree(maps.get(), visit, [](const std::string&, std::uint64_t) { return false; });
   return found;
+}
+
+/// The names of extension modules that CPython tries in a package before it finds `__init__.py`
+/// (importlib/_bootstrap_external.py, FileFinder.find_spec). `path` is a file below `root`; if it
+/// is the compiled one of a package, it tells the interpreter's tag.
+void probe_extensions(int root, const std::string& path) {
+  constexpr std::string_view kCompiled = "__pycache__/__init__.", kEnd = ".pyc";
+  const auto at = path.rfind(kCompiled);
+  if (at == std::string::npos || !path.ends_with(kEnd)) return;
+  const auto tag =
+      path.substr(at + kCompiled.size(), path.size() - kEnd.size() - at - kCompiled.size());
+  utsname machine{};
+  if (tag.find_first_of("./") != std::string::npos || ::uname(&machine) != 0) return;
+  const auto stem = path.substr(0, at) + "__init__.";
+  for (const auto& end :
+       {tag + "-" + machine.machine + "-linux-gnu.so", std::string("abi3.so"), std::string("so")})
+    (void)::faccessat(root, (stem + end).c_str(), F_OK, 0);
 }
 
 /// Whether `path` shows that the map has one view, whose names are in the directory of all views.
@@ -56,8 +74,7 @@ bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
   return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
 }
 
-/// Whether `directory` has other names of the same files, or a map's trees: too many to read ahead
-/// of the programs that use some of them.
+/// Whether `directory` has other names of the same files, or a map's trees, which come last.
 bool is_left_alone(const std::string& directory) {
   return directory == kMapsDirectory || directory == kTreesDirectory;
 }
@@ -66,6 +83,14 @@ bool is_left_alone(const std::string& directory) {
 /// directories are rarely used.
 bool is_warmed(const std::string& directory, bool only_view) {
   return directory == kOwnDirectory || (!is_left_alone(directory) && !only_view);
+}
+
+/// A read of a file or directory has the kernel forget its access time, unless the file system is
+/// read-only for it: the next stat(2) would ask the daemon (fs/fuse/dir.c,
+/// fuse_invalidate_atime()).
+void renew_times(int fd) {
+  struct stat status {};
+  (void)::fstat(fd, &status);
 }
 
 constexpr unsigned kLongestLife = 30;  // seconds; an origin may not answer
@@ -118,8 +143,8 @@ class Wanted {
 /// one after the other.
 class Chooser {
  public:
-  Chooser(int root, std::uint64_t budget, const Places& places)
-      : root_(root), budget_(budget), places_(places) {}
+  Chooser(int root, std::uint64_t budget, const std::optional<BundlePlaces>& bundle)
+      : root_(root), budget_(budget), bundle_(bundle) {}
 
   /// Of all directories, or only of those that the warm-up has listed.
   std::vector<File> choose(bool all) {
@@ -134,11 +159,44 @@ class Chooser {
       if (is_of_only_view(name, entry)) only_view = true;
       if (!seen_.insert(entry.ino).second) return;
       if (::fstatat(root_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-        files.push_back({path, static_cast<std::uint64_t>(status.st_size), place(entry.ino)});
+        files.push_back(
+            {path, static_cast<std::uint64_t>(status.st_size), place(entry.ino).value_or(0)});
     };
-    (void)walk_tree(directory.get(), visit, [&](const std::string& name) {
+    (void)walk_tree(directory.get(), visit, [&](const std::string& name, std::uint64_t) {
       return all ? !is_left_alone(name) : is_warmed(name, only_view);
     });
+    return within_budget(std::move(files));
+  }
+
+  /// Of trees those in the bundle. Has the kernel cache all names on the way.
+  std::vector<File> choose_of_trees(Wanted& wanted) {
+    std::vector<File> files;
+    const auto start = std::string(kTreesDirectory) + "/";
+    const Fd directory(::openat(root_, start.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!directory) return files;
+    std::size_t names = 0;
+    const auto visit = [&](const std::string& name, const DirectoryEntry& entry) {
+      ++names;
+      char first = 0;
+      if (entry.type == DT_LNK) (void)!::readlinkat(directory.get(), name.c_str(), &first, 1);
+      if (entry.type != DT_REG) return;
+      probe_extensions(directory.get(), name);
+      struct stat status {};
+      if (place(entry.ino) && seen_.insert(entry.ino).second &&
+          ::fstatat(directory.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+        files.push_back(
+            {start + name, static_cast<std::uint64_t>(status.st_size), *place(entry.ino)});
+    };
+    (void)walk_tree(directory.get(), visit, [&](const std::string& name, std::uint64_t ino) {
+      const bool is_root = name.find('/') == std::string::npos;
+      return (is_root || !bundle_ || bundle_->directories.contains(ino)) &&
+             names < kPrefetchedTreeNames && wanted.check();
+    });
+    return within_budget(std::move(files));
+  }
+
+ private:
+  std::vector<File> within_budget(std::vector<File> files) {
     std::stable_sort(files.begin(), files.end(),
                      [](const File& a, const File& b) { return a.size < b.size; });
     const auto too_much = [&](const File& file) {
@@ -151,20 +209,19 @@ class Chooser {
                      [](const File& a, const File& b) { return a.place < b.place; });
     return files;
   }
-
- private:
-  std::uint64_t place(std::uint64_t ino) const {
-    const auto found = places_.find(ino);
-    return found == places_.end() ? 0 : found->second;
+  std::optional<std::uint64_t> place(std::uint64_t ino) const {
+    if (!bundle_) return {};
+    const auto found = bundle_->files.find(ino);
+    return found == bundle_->files.end() ? std::nullopt : std::optional(found->second);
   }
   int root_;
   std::uint64_t budget_;
-  const Places& places_;
+  const std::optional<BundlePlaces>& bundle_;
   std::unordered_set<std::uint64_t> seen_;
 };
 
 /// First starts all reads, then waits for each window. Result: whether the work is still wanted.
-bool read_ahead(const Fd& root, const std::vector<File>& files, Wanted& wanted) {
+bool read_ahead(const Fd& root, std::span<const File> files, Wanted& wanted) {
   for (const bool waits : {false, true}) {
     for (const auto& file : files) {
       const Fd fd(::openat(root.get(), file.path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -177,20 +234,28 @@ bool read_ahead(const Fd& root, const std::vector<File>& files, Wanted& wanted) 
           (void)!::pread(fd.get(), &last, 1,
                          static_cast<off_t>(std::min(offset + kWindow, file.size) - 1));
       }
+      if (waits && fd) renew_times(fd.get());
     }
   }
   return true;
 }
 
-void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget, const Places& places) {
+void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget,
+              const std::optional<BundlePlaces>& bundle) {
   (void)::setsid();
   (void)::chdir("/");
   ::alarm(kLongestLife);
   (void)::faccessat(root.get(), kPrefetchBegins, F_OK, 0);
-  Chooser chooser(root.get(), std::min(budget, available_memory() / 4), places);
+  Chooser chooser(root.get(), std::min(budget, available_memory() / 4), bundle);
   // A program may be starting already: first what is listed already.
   for (const bool all : {false, true})
     if (!read_ahead(root, chooser.choose(all), wanted)) return;
+  // In parts: a program may be at the first files already.
+  constexpr std::size_t kPart = 64;
+  const auto files = chooser.choose_of_trees(wanted);
+  for (std::span<const File> left(files); !left.empty();
+       left = left.subspan(std::min(kPart, left.size())))
+    if (!read_ahead(root, left.first(std::min(kPart, left.size())), wanted)) return;
   (void)::faccessat(root.get(), kPrefetchDone, F_OK, 0);
 }
 
@@ -198,16 +263,17 @@ void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget, const Places
 
 Result<void> walk_tree(int root,
                        const std::function<void(const std::string&, const DirectoryEntry&)>& visit,
-                       const std::function<bool(const std::string&)>& enter) {
+                       const std::function<bool(const std::string&, std::uint64_t)>& enter) {
   const std::unique_ptr<char[]> buffer(new char[kBufferSize]);
-  std::vector<std::string> pending = {""};
+  std::vector<std::pair<std::string, std::uint64_t>> pending = {{"", 0}};
   while (!pending.empty()) {
-    const std::string directory = std::move(pending.back());
+    const auto [directory, ino] = std::move(pending.back());
     pending.pop_back();
-    if (enter && !directory.empty() && !enter(directory)) continue;
+    if (enter && !directory.empty() && !enter(directory, ino)) continue;
     const Fd fd(::openat(root, directory.empty() ? "." : directory.c_str(),
                          O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return fail_errno(directory, "cannot open");
+    const auto first = static_cast<std::ptrdiff_t>(pending.size());
     for (;;) {
       const long n = ::syscall(SYS_getdents64, fd.get(), buffer.get(), kBufferSize);
       if (n < 0) return fail_errno(directory, "cannot list");
@@ -219,9 +285,11 @@ Result<void> walk_tree(int root,
         if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
         const std::string path = directory.empty() ? name : directory + "/" + name;
         visit(path, {entry->d_ino, entry->d_type});
-        if (entry->d_type == DT_DIR) pending.push_back(path);
+        if (entry->d_type == DT_DIR) pending.emplace_back(path, entry->d_ino);
       }
     }
+    std::reverse(pending.begin() + first, pending.end());  // the first one is next
+    renew_times(fd.get());
   }
   return {};
 }
@@ -229,7 +297,7 @@ Result<void> walk_tree(int root,
 void for_each_name(int directory, const std::function<void(const std::string&)>& call) {
   (void)walk_tree(
       directory, [&](const std::string& name, const DirectoryEntry&) { call(name); },
-      [](const std::string&) { return false; });
+      [](const std::string&, std::uint64_t) { return false; });
 }
 
 Result<void> warm_up(const std::string& mount_point) {
@@ -245,8 +313,9 @@ Result<void> warm_up(const std::string& mount_point) {
   const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
     if (is_of_only_view(path, entry)) only_view = true;
   };
-  TRY(walk_tree(names.get(), visit,
-                [&](const std::string& name) { return is_warmed(name, only_view); }));
+  TRY(walk_tree(names.get(), visit, [&](const std::string& name, std::uint64_t) {
+    return is_warmed(name, only_view);
+  }));
   // The daemon answers OPEN, FLUSH, LISTXATTR and STATX with ENOSYS, once.
   const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");
@@ -257,7 +326,7 @@ Result<void> warm_up(const std::string& mount_point) {
 }
 
 Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget,
-                            const Places& places) {
+                            const std::optional<BundlePlaces>& bundle) {
   if (budget == 0) return {};
   const Fd root(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
                                            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
@@ -270,7 +339,7 @@ Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget
   // Forked twice: the caller may exec the user's program, which must not have a child of ours.
   auto child = TRY(fork_child({.dies_with_parent = false, .untraced = true}, [&] {
     auto own = fork_child(options, [&] {
-      prefetch(root, wanted, budget, places);
+      prefetch(root, wanted, budget, bundle);
       return 0;
     });
     if (own) (void)own->release();

@@ -9,7 +9,6 @@
 
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
-#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/session/kernel_order.hpp"
 
 namespace heddle {
@@ -130,11 +129,30 @@ std::vector<int> Overlay::descriptors() const {
   return out;
 }
 
-std::map<std::uint64_t, std::uint64_t> Overlay::places_in_bundle() const {
-  std::map<std::uint64_t, std::uint64_t> out;
+std::optional<BundlePlaces> Overlay::places_in_bundle() const {
+  if (!content_.bundle) return {};
+  const BundleIndex& index = content_.bundle->index();
+  BundlePlaces out;
   for (ObjectId object = 0; object < content_.tree.object_count(); ++object)
     if (content_.files.is_in_bundle(object))
-      out[content_.tree.inode(object)] = content_.bundle->index().objects[object];
+      out.files[content_.tree.inode(object)] = index.objects[object];
+  std::vector<std::pair<std::uint64_t, Tree::TreePlace>> found;
+  for (std::size_t tree = 0; tree < index.trees.size(); ++tree)
+    for (TreeNodeId node = 0; node < index.trees[tree].size(); ++node)
+      if (content_.trees->is_in_bundle(tree, node))
+        found.emplace_back(index.trees[tree][node], Tree::TreePlace{tree, node});
+  const auto kept = std::min(found.size(), kPrefetchedTreeNames);
+  const auto by_place = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::nth_element(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(),
+                   by_place);
+  found.resize(kept);
+  for (auto& [in_bundle, place] : found) {
+    const TreeNode node = content_.tree.tree_node(place);
+    out.files[Tree::inode({place.tree, node.same_as})] = in_bundle;
+    // Up to the first that another file has led to.
+    for (place.node = node.parent; out.directories.insert(Tree::inode(place)).second;)
+      place.node = content_.tree.tree_node(place).parent;
+  }
   return out;
 }
 

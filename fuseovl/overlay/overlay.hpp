@@ -18,6 +18,7 @@
 #include "fuseovl/files/object_files.hpp"
 #include "fuseovl/files/reader_pool.hpp"
 #include "fuseovl/files/tree_files.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/overlay/tree.hpp"
 #include "fuseovl/session/session.hpp"
 #include "fuseovl/session/shared.hpp"
@@ -106,8 +107,9 @@ class Overlay {
   ObjectFiles& files() { return content_.files; }
   /// Of all files and directories that are open for as long as the mount lasts.
   std::vector<int> descriptors() const;
-  /// By inode numbers: where in the mounted bundle objects are.
-  std::map<std::uint64_t, std::uint64_t> places_in_bundle() const;
+  /// Of the mounted bundle, nullopt: there is none. Of trees' files the first in it, as many as a
+  /// prefetch would have names for.
+  std::optional<BundlePlaces> places_in_bundle() const;
   /// The value of kStatsAttribute (fuseovl/mount/stats_attribute.hpp), at most kMostStatsBytes.
   /// Takes no lock: another thread may be forking a process that calls this too.
   std::string stats_text() const;

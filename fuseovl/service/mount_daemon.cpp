@@ -110,12 +110,12 @@ struct NewMount {
 /// In the process that does not serve: waits until the daemon answers, then warms the mount and
 /// attaches it if it is detached.
 Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t prefetch,
-                           const std::map<std::uint64_t, std::uint64_t>& places) {
+                           const std::optional<BundlePlaces>& bundle) {
   TRY(await_ready(ready.get()));
   const auto tree = "/proc/self/fd/" + std::to_string(mount.tree.get());
   TRY(warm_up(mount.tree ? tree : mount.path));
   if (mount.tree) TRY(exchange_mount(mount.tree.get(), mount.path));
-  (void)start_prefetch(mount.path, prefetch, places);
+  (void)start_prefetch(mount.path, prefetch, bundle);
   return {};
 }
 
@@ -211,9 +211,9 @@ Result<void> start_daemon(const MountSettings& settings) {
     // With the device open here, requests of this process would outlive a daemon that dies.
     mount.device.reset();
     ready.other.reset();
-    const auto places = overlay->places_in_bundle();
+    const auto bundle = overlay->places_in_bundle();
     overlay.reset();
-    return wait_and_warm(ready.one, mount, settings.prefetch, places);
+    return wait_and_warm(ready.one, mount, settings.prefetch, bundle);
   };
   const auto run_daemon = [&]() -> Result<void> {
     std::vector<int> keep = overlay->descriptors();

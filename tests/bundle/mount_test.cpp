@@ -161,6 +161,40 @@ TEST_F(BundleMount, of_one_fs_gen_has_its_libraries_read_ahead_too) {
   EXPECT_GE(stats["bytes_read"], 60 * 700'000);
 }
 
+TEST_F(BundleMount, files_of_trees_are_read_ahead_too) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  pack();
+  hide_origin();
+  const Mount mount(bundle_, dir_ / "mnt");
+  mount.wait_for_prefetch();
+  EXPECT_EQ(mount.stat_number("decoded"), mount.stat_number("frames"));
+  EXPECT_EQ(mount.stat_number("decoded_again"), 0U);
+  const Stopped stopped(mount.worker());
+  const auto read =
+      run({"sh", "-c", "cd \"$0/.t/0\" && cat */mod.py big.bin | wc -c", mount.path()},
+          {.deadline = 10s});
+  EXPECT_FALSE(read.timed_out);
+  EXPECT_GT(std::stoul("0" + read.out), 5'000'000U);
+}
+
+TEST_F(BundleMount, of_a_trace_only_its_own_files_are_read_ahead) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  write_text(dir_ / "run.txt",
+             "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
+             "1\t7\t7\topen\tOK\t" +
+                 tree_ + "/pkg3/mod.py\n");
+  pack({"--trace", dir_ / "run.txt"});
+  const Mount mount(bundle_, dir_ / "mnt");
+  mount.wait_for_prefetch();
+  EXPECT_EQ(mount.stat_number("tree_files_opened"), 0U);
+  const auto listed = mount.stat_number("readdirplus");
+  EXPECT_LT(listed, 20U);
+  const Stopped stopped(mount.worker());
+  const auto read = run({"cat", mount / ".t/0/pkg3/mod.py"}, {.deadline = 10s});
+  EXPECT_FALSE(read.timed_out);
+  EXPECT_EQ(read.out, files_["pkg3/mod.py"]);
+}
+
 TEST_F(BundleMount, opens_no_original_of_what_it_has) {
   pack();
   SlowMount slow(tree_, tree_, dir_ / "counts", {.delay_us = 0});

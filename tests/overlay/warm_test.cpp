@@ -3,6 +3,7 @@
 
 #include <link.h>
 
+#include "fuseovl/mount/warm_up.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/elf_farm.hpp"
@@ -118,6 +119,42 @@ TEST_F(Warm, kernel_repeats_no_request) {
   for (const char* once : {"open", "opendir", "flush"}) EXPECT_EQ(m.stat_number(once), 1U) << once;
   for (const char* never : {"release", "releasedir", "access"})
     EXPECT_EQ(m.stat_number(never), 0U) << never;
+}
+
+TEST_F(Warm, names_of_trees_need_no_daemon_after_the_prefetch) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  for (int i = 0; i < 50; ++i) {
+    const auto package = dir_ / ("site/p" + std::to_string(i));
+    write_text_file(package + "/__init__.py", "x");
+    write_text_file(package + "/__pycache__/__init__.cpython-311.pyc", "y");
+  }
+  maker_.add_tree(dir_ / "site");
+  const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt");
+  m.wait_for_prefetch();
+  EXPECT_EQ(m.stat_number("tree_files_opened"), 0U);
+  const auto look =
+      "cd \"$0/.t/0\" && ls -RF . | grep -c '^__init__' && stat -c %X */* >/dev/null\n"
+      "for i in $(seq 0 49); do for end in cpython-311-$(uname -m)-linux-gnu.so abi3.so so; do\n"
+      "[ -e p$i/__init__.$end ] && echo $i; done; done";
+  const Stopped stopped(m.worker());
+  const auto seen = run({"sh", "-c", look, m.path()}, {.deadline = 10s});
+  EXPECT_FALSE(seen.timed_out);
+  EXPECT_EQ(seen.out, "100\n") << seen.err;
+}
+
+TEST_F(Warm, prefetch_of_many_names_ends_early) {
+  HEDDLE_NEEDS_OPEN_TREE();
+  constexpr int kDirectories = 300, kFiles = 100;
+  for (int i = 0; i < kDirectories * kFiles; ++i)
+    write_text_file(
+        dir_ / ("site/d" + std::to_string(i / kFiles) + "/f" + std::to_string(i % kFiles)), "");
+  maker_.add_tree(dir_ / "site");
+  const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt");
+  m.wait_for_prefetch();
+  // Two for each directory, and a few for large ones.
+  const auto listed = m.stat_number("readdirplus");
+  EXPECT_LT(listed, 2 * kPrefetchedTreeNames / kFiles + 100);
+  EXPECT_GT(listed, 2 * kPrefetchedTreeNames / kFiles - 10);
 }
 
 TEST_F(Warm, prefetch_reads_the_smallest_files_within_its_budget) {
