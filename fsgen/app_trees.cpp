@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 
 #include "base/coder.hpp"
 #include "base/content_hash.hpp"
@@ -19,7 +20,7 @@
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/slow_files.hpp"
-#include "resolver/map/tree_index.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "resolver/mpi/find_mpi.hpp"
 #include "resolver/tree/read_trees.hpp"
 
@@ -178,6 +179,63 @@ bool names_are_known(const std::vector<MapTree>& trees) {
     if (std::chrono::steady_clock::now() - begin > kAsked && ++slow > 2) return false;
   }
   return !names.empty();
+}
+
+std::optional<std::string> executable_in(const ShippedTrees& trees, const std::string& path) {
+  constexpr int kMostLinks = 40;  // MAXSYMLINKS
+  std::error_code error;
+  auto at = std::filesystem::absolute(path, error).lexically_normal().string();
+  for (int links = 0; links < kMostLinks; ++links) {
+    const auto tree = std::ranges::find_if(trees, [&](const auto& candidate) {
+      return at.starts_with(std::string(candidate.first) + "/");
+    });
+    if (tree == trees.end()) {
+      const auto real = std::filesystem::canonical(at, error).string();
+      return !error && ::access(real.c_str(), X_OK) == 0 ? std::optional(real) : std::nullopt;
+    }
+    const TreeIndex& index = tree->second;
+    std::string seen(tree->first);
+    std::string_view rest = std::string_view(at).substr(seen.size() + 1);
+    auto node = index.node(kTreeRoot);
+    for (TreeNodeId id = kTreeRoot; !rest.empty() && !S_ISLNK(node.mode);) {
+      const auto end = std::min(rest.find('/'), rest.size());
+      const auto child = index.find(id, rest.substr(0, end));
+      if (!child) return std::nullopt;
+      id = *child;
+      node = index.node(id);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      if (!S_ISLNK(node.mode)) seen += "/" + std::string(node.name);
+    }
+    if (!S_ISLNK(node.mode))
+      return S_ISREG(node.mode) && (node.mode & 0111U) ? std::optional(seen) : std::nullopt;
+    const std::filesystem::path target = std::filesystem::path(seen) / node.target / rest;
+    at = target.lexically_normal().string();
+    if (at.ends_with('/')) at.pop_back();  // `rest` was empty
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_in_trees(const std::string& map, const std::string& name,
+                                         const Result<std::string>& found) {
+  std::vector<std::string> candidates;
+  if (name.find('/') != std::string::npos) {
+    if (!found) candidates.push_back(name);
+  } else {
+    std::istringstream directories(Environment().get("PATH").value_or(""));
+    for (std::string directory; std::getline(directories, directory, ':');) {
+      const auto candidate = directory + "/" + name;
+      if (found && candidate == *found) break;
+      // One that is there has been searched.
+      if (::access(directory.c_str(), F_OK) != 0) candidates.push_back(candidate);
+    }
+  }
+  if (candidates.empty()) return std::nullopt;
+  const auto reader = MapReader::open(map);
+  const auto trees = reader ? reader->trees() : Result<ShippedTrees>();
+  if (!trees || trees->empty()) return std::nullopt;
+  const auto is_there = [&](const auto& path) { return executable_in(*trees, path).has_value(); };
+  const auto first = std::ranges::find_if(candidates, is_there);
+  return first == candidates.end() ? std::nullopt : std::optional(*first);
 }
 
 std::vector<TreePlace> places_of(const std::vector<MapTree>& trees) {

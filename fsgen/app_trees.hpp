@@ -4,12 +4,16 @@
 // Directory trees of the map, over their own paths in APP's mount namespace.
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
 #include "fsgen/gen_options.hpp"
 #include "resolver/map/map_content.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "resolver/tree/python_trees.hpp"
 
 namespace heddle {
@@ -45,6 +49,18 @@ AppTrees read_app_trees(const GenOptions& options, const TreeCandidates& candida
 /// names it keeps for some time: a look at one then is no request, and the trees save nothing.
 /// Looks at 16 directories.
 bool names_are_known(const std::vector<MapTree>& trees);
+
+/// A map's trees (MapReader::trees()), whose files need not be on this node.
+using ShippedTrees = std::vector<std::pair<std::string_view, TreeIndex>>;
+
+/// The executable file that `path` leads to where `trees` are in their places, through their links
+/// and out of them; absolute. nullopt: none.
+std::optional<std::string> executable_in(const ShippedTrees& trees, const std::string& path);
+
+/// The path that execvp(3) would execute for `name` where the trees of `map` are in their places,
+/// if that is not what it finds here, `found`. nullopt: it is.
+std::optional<std::string> find_in_trees(const std::string& map, const std::string& name,
+                                         const Result<std::string>& found);
 
 /// Where a tree goes.
 struct TreePlace {

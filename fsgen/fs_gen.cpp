@@ -20,6 +20,7 @@
 #include "base/paths.hpp"
 #include "base/run_main.hpp"
 #include "base/temp_dir.hpp"
+#include "fsgen/app_trees.hpp"
 #include "fsgen/doctor.hpp"
 #include "fsgen/gen_options.hpp"
 #include "fsgen/guided_environment.hpp"
@@ -300,6 +301,9 @@ Result<PreparedMap> prepare_if_memory_suffices(const GenOptions& options,
 
 AppEnd run(const GenOptions& options, OutputFile* json) {
   auto app_path = find_program(options.command[0]);
+  if (!options.map.empty() && options.may_have_trees())
+    if (auto in_trees = find_in_trees(options.map, options.command[0], app_path))
+      app_path = std::move(*in_trees);
   if (!app_path) return {report_exec_failure(options.command[0], app_path.error().code())};
   if (Environment().get("HEDDLE") == "off" && !options.explain) {
     if (!options.out.empty() || !options.json_file.empty() || options.compare_runs > 0)

@@ -25,6 +25,7 @@
 #include "base/open_regular.hpp"
 #include "base/paths.hpp"
 #include "base/try.hpp"
+#include "fsgen/app_trees.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/slow_files.hpp"
 #include "resolver/build/app_inputs.hpp"
@@ -466,7 +467,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     inputs.roots.clear();
   }
   // resolve_into() appends the programs of its arguments.
-  const std::string app = inputs.roots.empty() ? "" : inputs.roots[0].path;
+  std::string app = inputs.roots.empty() ? "" : inputs.roots[0].path;
   if (!options.map.empty()) {
     map.path = TRY(absolute_path(options.map));
     auto file = open_regular(map.path);
@@ -479,6 +480,11 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     map.content = TRY(reader.read_all());
     map.id = reader.id().hex();
     map.file = std::move(*file);
+    if (::access(app_path.c_str(), F_OK) != 0) {  // in a tree that is not on this node
+      map.unguided_reason.clear();
+      const auto trees = TRY(reader.trees());
+      app = executable_in(trees, app_path).value_or("");
+    }
     // The files need not be on this node.
     map.is_bundle = reader.bundle() != nullptr;
     if (options.first_rank && !options.fallback.empty() && !map.is_bundle)

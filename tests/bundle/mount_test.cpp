@@ -604,6 +604,43 @@ TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {
   EXPECT_THAT(no_bundle.err, HasSubstr("app.bundle: is not used: the map is no bundle"));
 }
 
+TEST_F(BundleMount, fs_gen_starts_the_python_of_a_venv_that_is_not_on_this_node) {
+  const std::string python = "/usr/bin/python3";
+  if (!fs::exists(python)) HEDDLE_SKIP("no python3");
+  const auto venv = dir_ / "ve";
+  run_checked({python, "-m", "venv", "--without-pip", venv});
+  write_text(venv + "/bin/tool", "#!" + venv + "/bin/python3\nprint('tool')\n");
+  fs::permissions(venv + "/bin/tool", fs::perms(0755));
+  run_checked({resolve_, "build", "-o", map_, "--python", venv + "/bin/python3", "--tree", venv,
+               venv + "/bin/python3"});
+  pack();
+  fs::rename(venv, venv + ".gone");
+  fs::create_directory(venv);
+  const auto gen = [&](const std::string& app, const Strings& more = {}) {
+    const Strings options = Strings{gen_, "-q", "--map", bundle_} + more;
+    return run(options + Strings{app, "-c", "import sys; print(sys.executable)"},
+               {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache"),
+                        "PATH=/nonexistent:" + venv + "/bin:" + std::getenv("PATH")},
+                .cwd = dir_.path()});
+  };
+  const auto expected = venv + "/bin/python3\n";
+  for (const auto& app : {venv + "/bin/python3", std::string("ve/bin/python3"),
+                          std::string("ve/bin/../bin/python3"), std::string("python3")}) {
+    const auto ran = gen(app);
+    EXPECT_EQ(ran.status, 0) << app << ran.err;
+    EXPECT_EQ(ran.out, expected) << app;
+  }
+  EXPECT_EQ(gen(venv + "/bin/tool").out, "tool\n");
+  EXPECT_THAT(run({gen_, "--explain", "--map", bundle_, venv + "/bin/python3"}).out,
+              HasSubstr("libraries, "));
+  for (const char* app : {"ve/bin/none", "ve/bin", "ve", "ve/bin/activate"}) {
+    const auto ran = gen(app);
+    EXPECT_TRUE(ran.status == 126 || ran.status == 127) << app << ran.status;
+    EXPECT_THAT(ran.err, HasSubstr("cannot run")) << app;
+  }
+  EXPECT_EQ(gen(venv + "/bin/python3", {"--via", "direct"}).status, 127);
+}
+
 TEST_F(BundleMount, fs_gen_imports_python_packages_over_their_own_path) {
   const std::string python = "/usr/bin/python3";
   if (!fs::exists(python)) HEDDLE_SKIP("no python3");
