@@ -365,8 +365,10 @@ void GuidedRun::finish(RunReport& report) {
     report.guided = false;
     const bool is_damaged = report.daemon && report.daemon->bad_frame_reads > 0;
     report.unguided_reason =
-        is_damaged ? fmt::format("{} is damaged: fs-resolve verify names its damaged frames",
-                                 escape_for_terminal(map_.path))
+        is_damaged ? fmt::format(
+                         "{} is damaged (fs-resolve verify names its damaged frames) and the "
+                         "originals cannot be read: --fallback names another copy",
+                         escape_for_terminal(map_.path))
                    : why_not_audited(*map_.app());
   }
   // The auditor gives dladdr original paths.

@@ -76,10 +76,10 @@ std::string to_shell_text(const MountEnvironment& environment, ShellKind shell) 
 
 /// The environment for the mount of `map` at `directory`; nullopt, with the reason in `why_not`,
 /// when there is no heddle mount, one of another map, or its index is not at the path that the
-/// daemon knows.
+/// daemon knows. `is_dead`: its daemon has died.
 Result<std::optional<MountEnvironment>> mount_environment(const std::string& map,
                                                           const std::string& directory,
-                                                          std::string& why_not) {
+                                                          std::string& why_not, bool& is_dead) {
   const auto reader = TRY(MapReader::open(map));
   const std::string path = TRY(resolve_mount_point(directory));
   const auto mounted = TRY(find_mount(path));
@@ -89,6 +89,7 @@ Result<std::optional<MountEnvironment>> mount_environment(const std::string& map
   };
   if (!mounted || mounted->type != kMountType) return none("no heddle mount is here");
   const auto text = read_stats_text(path);
+  is_dead = !text && text.error().code() == ENOTCONN;
   if (!text) return none(text.error().message());
   const auto stats = nlohmann::json::parse(*text, nullptr, false);
   if (!stats.is_object()) return none("its statistics cannot be read");
@@ -120,7 +121,8 @@ std::string failing_text(ShellKind shell) {
 int print_env(const GenOptions& options) {
   const auto& directory = options.command[1];
   std::string why_not;
-  const auto environment = mount_environment(options.command[0], directory, why_not);
+  bool is_dead = false;
+  const auto environment = mount_environment(options.command[0], directory, why_not, is_dead);
   const bool good = environment && *environment;
   value_or_throw(write_all(
       STDOUT_FILENO,
@@ -128,7 +130,8 @@ int print_env(const GenOptions& options) {
   if (good) return exit_done;
   if (!environment) throw Error(environment.error());
   report(Error(directory, "no mount of this map", why_not,
-               "fs-mount MAP DIR makes one, fs-mount --reload MAP DIR of another"));
+               is_dead ? "its daemon has died: fs-mount -u DIR, then fs-mount MAP DIR"
+                       : "fs-mount MAP DIR makes one, fs-mount --reload MAP DIR of another"));
   return exit_no;
 }
 

@@ -324,14 +324,19 @@ std::string RunCache::show() const {
     if (!entry) continue;
     std::size_t learned = 0;
     for (const auto& [program, found] : entry->run.learned) learned += found.size();
-    out += fmt::format("{}  {}  {} programs, {} learned names, {}, {}\n", name.substr(0, 12),
-                       escape_for_terminal(entry->run.app), entry->run.programs.size(), learned,
+    const auto programs = entry->run.programs.size();
+    out += fmt::format("{}  {}  {} program{}, {} learned name{}, {}, {}\n", name.substr(0, 12),
+                       escape_for_terminal(entry->run.app), programs, programs == 1 ? "" : "s",
+                       learned, learned == 1 ? "" : "s",
                        entry->run.trees   ? "mount with trees"
                        : entry->run.mount ? "mount"
                                           : "direct",
                        is_unchanged(entry->seen) ? "valid" : "out of date");
   }
-  return out + fmt::format("{} command lines that gain nothing\n", plain);
+  if (plain > 0)
+    out += fmt::format("and {} command line{} without anything to gain\n", plain,
+                       plain == 1 ? "" : "s");
+  return out.empty() ? "the cache is empty\n" : out;
 }
 
 void RunCache::clear() const {

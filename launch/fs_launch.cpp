@@ -170,6 +170,8 @@ void warn_of_missing(const LaunchSettings& s) {
                "where ranks have none either they run without its trees"));
   if (!s.source.empty() && ::access(s.source.c_str(), R_OK) != 0)
     warn(Error::from_errno(s.source, "--source: cannot be read on this node", errno));
+  if (s.image.starts_with('/') && ::access(s.image.c_str(), F_OK) != 0)
+    warn(Error::from_errno(s.image, "--image: is not on this node", errno));
 }
 
 /// What the profile says and the command line does not. A profile that cannot be read ends

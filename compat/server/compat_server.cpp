@@ -664,6 +664,7 @@ class Program {
     // Another root is another trust domain: its facts are stored only in --index.
     if (index.cache_dir.empty() && index.root.empty()) index.cache_dir = index_dir();
     become_unprivileged(options_.user, index.cache_dir);
+    say("indexing the libraries of " + (index.root.empty() ? "this node" : index.root));
     auto started = JudgePool::start(index, std::chrono::seconds(options_.timeout), signals_.get());
     if (!started && started.error().code() == ECANCELED) return exit_done;
     const auto pool = value_or_throw(std::move(started));
@@ -672,6 +673,7 @@ class Program {
     Server server(*pool, options_);
     value_or_throw(server.listen());
     say(fmt::format("listening on {}, {} libraries indexed", server.address(), pool->libraries()));
+    if (!own_token_file_.empty()) say(fmt::format("clients need the token in {}", own_token_file_));
     notify_ready();
     loop(*pool, server, metrics);
     say("ending");
@@ -697,10 +699,10 @@ class Program {
     }
     // Clients on other nodes could not read a token file of this one.
     if (!is_local(options_.listen)) return;
-    const auto file = default_token_file();
-    if (file.empty()) throw Error("--token-file", "missing: there is no place for a token");
-    options_.token = value_or_throw(read_or_make_token(file));
-    say(fmt::format("clients need the token in {}", file));
+    own_token_file_ = default_token_file();
+    if (own_token_file_.empty())
+      throw Error("--token-file", "missing: there is no place for a token");
+    options_.token = value_or_throw(read_or_make_token(own_token_file_));
   }
 
   void loop(JudgePool& pool, Server& server, const Fd& metrics) {
@@ -718,6 +720,7 @@ class Program {
   }
 
   Options options_;
+  std::string own_token_file_;  ///< empty: the user named one, or there is none
   Fd signals_;
 };
 

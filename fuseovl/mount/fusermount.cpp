@@ -5,7 +5,9 @@
 #include <paths.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -130,8 +132,10 @@ Result<void> unmount_here(const std::string& mount_point, bool detach,
   if (detach) arguments.emplace_back("-z");
   arguments.insert(arguments.end(), {"--", mount_point});
   const auto outcome = TRY(run(arguments, false, limit));
-  if (outcome.status != 0) return fail(Error(mount_point, "cannot unmount", outcome.words));
-  return {};
+  if (outcome.status == 0) return {};
+  if (outcome.words.ends_with(std::strerror(EBUSY)))
+    return fail_errno(mount_point, "cannot unmount", EBUSY);
+  return fail(Error(mount_point, "cannot unmount", outcome.words));
 }
 
 /// The guard: detaches the mount for each packet and answers `+` or an error.

@@ -97,6 +97,14 @@ void say_drift(const std::string& mount, const Origins& origins) {
             .message());
 }
 
+/// Its originals, and the kernel's cache, answer for a bundle.
+void say_bad_frames(const std::string& mount, const nlohmann::ordered_json& stats) {
+  if (stats["bundle"].value("bad", 0) > 0)
+    say(Error(mount, "serves what the map says",
+              "its bundle is damaged (fs-resolve verify names the frames)")
+            .message());
+}
+
 }  // namespace
 
 Result<void> unmount(const std::string& directory, bool lazy) {
@@ -147,7 +155,13 @@ Result<nlohmann::ordered_json> read_stats(const std::string& directory, std::str
 Result<bool> verify(const std::string& path, std::chrono::milliseconds limit) {
   auto map = read_map(path, limit);
   bool is_mount = false;
-  if (!map && map.error().code() == ENOEXEC) {  // no regular file: a directory?
+  nlohmann::ordered_json stats;
+  if (!map && (map.error().code() == ENOEXEC || map.error().code() == ENOTCONN)) {  // no file
+    // The kernel's cache would answer for a daemon that has died.
+    if (auto read = read_stats(path, "cannot verify"))
+      stats = std::move(*read);
+    else if (read.error().code() == ENOTCONN)
+      return fail(std::move(read.error()));
     auto mounted = read_map(path + "/.heddle/map", limit);
     if (!mounted && mounted.error().code() == ENOENT)
       return fail(path, "cannot verify", "no heddle mount is here");
@@ -181,8 +195,11 @@ Result<bool> verify(const std::string& path, std::chrono::milliseconds limit) {
                 fmt::format("{} of {} files did not answer", silent, count),
                 "--origin-timeout says how long to wait");
   if (!found.drifts.empty() || !damaged.empty()) return false;
-  const auto stats = is_mount ? read_stats(path, "cannot verify") : nullptr;
-  if (stats && !stats->contains("bundle")) say_drift(path, open_origins(map->content, 0, limit));
+  if (!is_mount) return true;
+  if (stats.contains("bundle"))
+    say_bad_frames(path, stats);
+  else
+    say_drift(path, open_origins(map->content, 0, limit));
   return true;
 }
 

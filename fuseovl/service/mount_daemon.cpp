@@ -193,6 +193,8 @@ Result<void> leave_terminal(const std::string& log_path) {
 Result<void> start_daemon(const MountSettings& settings) {
   const std::string mount_point = TRY(check_mount_point(settings));
   auto content = TRY(load(settings, mount_point));
+  if (!settings.load.fallback.empty() && !content.bundle)
+    warn(Error(settings.load.fallback, "is not used", "the map is no bundle"));
   const auto writes = writes_to(content);
   std::optional<Overlay> overlay(std::move(content));
   auto ready = TRY(make_socket_pair());
@@ -215,14 +217,14 @@ Result<void> start_daemon(const MountSettings& settings) {
     overlay.reset();
     return wait_and_warm(ready.one, mount, settings.prefetch, bundle);
   };
-  const auto run_daemon = [&]() -> Result<void> {
+  const auto run_daemon = [&]() -> Result<void> {  // {}: or the other process reports
     std::vector<int> keep = overlay->descriptors();
     keep.insert(keep.end(), {mount.device.get(), ready.other.get(), settings.service_fd});
     mount.tree.reset();
     close_fds_but(keep);
     if (auto left = leave_terminal(settings.log_path); !left) {
       refuse_mount(ready.other.get(), left.error());
-      return left;
+      return {};
     }
     return serve_here();
   };

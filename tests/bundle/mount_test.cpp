@@ -483,6 +483,15 @@ TEST_F(BundleMount, verify_reads_the_bundle_and_the_mount) {
     EXPECT_EQ(checked.err, "");
   }
   damage("big.bin", 0);
+  fs::rename(tree_ + ".gone", tree_);
+  fs::rename(dir_ / "lib.gone", dir_ / "lib");
+  {
+    const Mount mount(bundle_, dir_ / "mnt");
+    EXPECT_EQ(wrong(mount), "");
+    checked = verify(mount.path());
+    EXPECT_EQ(checked.status, 0) << checked.out << checked.err;
+    EXPECT_THAT(checked.err, HasSubstr("its bundle is damaged (fs-resolve verify names"));
+  }
   checked = verify(bundle_);
   EXPECT_EQ(checked.status, 1);
   EXPECT_THAT(checked.out, HasSubstr("other bytes than were packed"));
@@ -575,7 +584,9 @@ TEST_F(BundleMount, fs_gen_starts_a_program_whose_libraries_are_gone) {
   const auto ran = run({gen_, "--map", bundle_, farm.program},
                        {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache")}});
   EXPECT_EQ(ran.status, 127) << "ld.so's";
-  EXPECT_THAT(ran.err, HasSubstr("ran unguided: " + bundle_ + " is damaged: fs-resolve verify"));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("ran unguided: " + bundle_ + " is damaged (fs-resolve verify"),
+                    HasSubstr("--fallback")));
 }
 
 TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {

@@ -129,6 +129,14 @@ TEST_F(PrintEnv, directory_without_a_mount_of_the_map_is_refused) {
   expect_refused(other, mount(), 1, "it serves another map");
   expect_refused(map(), dir_ / "none", 3, "No such file");
   expect_refused(dir_ / "none.map", mount(), 3, "none.map");
+  const auto dead = dir_ / "dead";
+  fs::create_directory(dead);
+  run_checked({fs_mount_, map(), dead}, options_);
+  const auto stats = run_checked({fs_mount_, "--stats", "--json", dead}).out;
+  ::kill(nlohmann::json::parse(stats)["supervisor_pid"], SIGKILL);
+  ASSERT_TRUE(wait_until(10s, [&] { return run({fs_mount_, "--stats", dead}).status == 3; }));
+  expect_refused(map(), dead, 1, "hint: its daemon has died: fs-mount -u DIR");
+  run_checked({fs_mount_, "-u", dead});
   EXPECT_EQ(run({fs_gen_, "--print-env", map()}).status, 2);
   EXPECT_EQ(run({fs_gen_, "--print-env", map(), mount(), "more"}).status, 2);
   EXPECT_EQ(run({fs_gen_, "--shell", "sh", "/bin/true"}).status, 2);

@@ -305,6 +305,41 @@ TEST_F(Lifecycle, signalled_daemon_keeps_serving_open_files) {
   user->reset();
 }
 
+TEST_F(Lifecycle, verify_of_a_mount_whose_daemon_has_died_fails_though_all_is_cached) {
+  const Mount m(map_, mnt());
+  ASSERT_EQ(fs_mount_run({"--verify", mnt()}).status, 0);
+  ::kill(m.pid(), SIGKILL);
+  ASSERT_TRUE(wait_until(10s, [&] { return !is_running(m.pid()); }));
+  const auto result = fs_mount_run({"--verify", mnt()});
+  EXPECT_EQ(result.status, 3) << result.out;
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("cannot verify: Transport endpoint is not connected\nhint: its "
+                                    "daemon has died: unmount it with fs-mount -u"));
+}
+
+TEST_F(Lifecycle, user_is_told_of_lazy_when_a_mount_is_busy) {
+  const auto result = run_as_user(dir_, map_, "",
+                                  "\"$1\" \"$2\" \"$3\" && cd \"$3\" && \"$1\" -u \"$3\"; echo $?\n"
+                                  "cd / && \"$1\" -u \"$3\" && ls -A \"$3\"");
+  EXPECT_EQ(result.out, "3\n");
+  EXPECT_THAT(result.err, HasSubstr("cannot unmount: Device or resource busy\nhint: --lazy"));
+}
+
+TEST_F(Lifecycle, bad_log_is_reported_once) {
+  const auto result = fs_mount_run({"--log", "/dev/full", map_, mnt()});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_EQ(result.err,
+            "fs-mount: /dev/full: cannot use as log: not a regular file\nhint: name a file of its "
+            "own\n");
+}
+
+TEST_F(Lifecycle, fallback_of_a_plain_map_is_not_used) {
+  const auto result = fs_mount_run({"--fallback", map_, map_, mnt()});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_THAT(result.err, HasSubstr(": is not used: the map is no bundle"));
+  EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
+}
+
 TEST_F(Lifecycle, killed_daemon_leaves_enotconn_until_unmounted) {
   const Mount m(map_, mnt(), {"--prefetch", "0"});
   ::kill(m.pid(), SIGKILL);
