@@ -460,8 +460,10 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
       return std::move(*done);
     }
     const Error& error = done.error();
-    const auto hint =
-        error.cause() == Cause::unfit ? "rebuild the map (fs-resolve build)" : error.hint();
+    const bool is_full = error.code() == ENOSPC || error.code() == EDQUOT;
+    const auto hint = error.cause() == Cause::unfit ? "rebuild the map (fs-resolve build)"
+                      : is_full                     ? "TMPDIR names another directory"
+                                                    : error.hint();
     const auto reason = name_of(*way) + ": " + on_one_line(error.message());
     const bool had_trees = !places.empty();
     const bool retries = error.cause() == Cause::tree;

@@ -615,6 +615,20 @@ TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {
   EXPECT_THAT(no_bundle.err, HasSubstr("app.bundle: is not used: the map is no bundle"));
 }
 
+TEST_F(BundleMount, fs_gen_says_that_its_temporary_directory_is_full) {
+  pack();
+  fs::create_directory(dir_ / "full");
+  const auto ran =
+      run({"unshare", "-m", "sh", "-c",
+           "mount -t tmpfs -o size=64k,mode=0755 none \"$TMPDIR\" && head -c 65536 "
+           "/dev/zero >\"$TMPDIR/x\"; exec \"$0\" \"$@\"",
+           gen_, "--map", bundle_, "true"},
+          {.env = {"TMPDIR=" + (dir_ / "full"), "XDG_CACHE_HOME=" + (dir_ / "cache")}});
+  EXPECT_EQ(ran.status, 3);
+  EXPECT_THAT(ran.err,
+              HasSubstr("No space left on device\nhint: TMPDIR names another directory\n"));
+}
+
 TEST_F(BundleMount, fs_gen_starts_the_python_of_a_venv_that_is_not_on_this_node) {
   const std::string python = "/usr/bin/python3";
   if (!fs::exists(python)) HEDDLE_SKIP("no python3");
