@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -116,6 +117,21 @@ void stop_job(const Spool& spool, json& job) {
   value_or_throw(spool.write(job));
 }
 
+/// What is to be said of records that the collector could not write, or that are damaged.
+std::optional<Error> lost_records(const Spool& spool, const Collated& collated) {
+  struct stat st {};
+  const bool unwritten =
+      ::stat(spool.records().c_str(), &st) == 0 && (st.st_mode & 0777U) == kLostMode;
+  if (!unwritten && collated.damaged == 0) return std::nullopt;
+  struct statvfs room {};
+  const bool is_full = unwritten && ::statvfs(spool.directory().c_str(), &room) == 0 &&
+                       room.f_bavail * room.f_frsize < kMostRecord;
+  return Error(spool.directory(), "records of processes were lost",
+               is_full     ? "the file system is full"
+               : unwritten ? "they could not be written"
+                           : "they are damaged");
+}
+
 /// `left`: the job was killed, and this is no process of it.
 std::string stage_job(const Spool& spool, json& job, const Options& o, bool left = false) {
   auto collated = value_or_throw(collate(spool.records()));
@@ -141,6 +157,8 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
   collector["damaged"] = collated.damaged;
   collector["processes"] = collated.processes.size();
   collector["partial"] = collated.partial;
+  const auto lost = lost_records(spool, collated);
+  if (lost) collector["lost"] = true;
   if (collector.value("perf_on", false))
     collector["perf"] = collated.perf_error ? std::strerror(collated.perf_error) : "counted";
   const auto path = write_archive(directory, job, collated, o.epmt ? Layout::epmt : Layout::ours);
@@ -151,6 +169,7 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
         code == 0 || code == EPERM ? path.error().message() : std::strerror(code),
         "fs-job stage --left --jobid " + spool.jobid() + " --to DIR");
   }
+  if (lost) warn(*lost);
   value_or_throw(spool.remove());
   return *path;
 }
@@ -310,6 +329,12 @@ class RunJob {
   json job_;
 };
 
+/// Appends a record, as the collector does.
+void append(const Spool& spool, std::string_view record) {
+  const auto fd = open_file(spool.records(), O_WRONLY | O_APPEND);
+  if (fd && !write_all(fd->get(), record, "records")) (void)::fchmod(fd->get(), kLostMode);
+}
+
 /// The start of the command itself: the collector is not in it if it is static or setuid.
 void append_start(const Spool& spool, const Collecting& what, pid_t pid, std::int64_t start,
                   const std::string& path, const Words& command) {
@@ -336,8 +361,7 @@ void append_start(const Spool& spool, const Collecting& what, pid_t pid, std::in
   }
   header.size = static_cast<std::uint16_t>(record.size());
   std::memcpy(record.data(), &header, sizeof header);
-  if (const auto fd = open_file(spool.records(), O_WRONLY | O_APPEND))
-    (void)write_all(fd->get(), record, "records");
+  append(spool, record);
 }
 
 /// The record of the command itself, which this process waited for.
@@ -359,8 +383,7 @@ void append_reaped(const Spool& spool, pid_t pid, AppEnd end) {
   body.usage = {us(usage.ru_utime), us(usage.ru_stime), usage.ru_maxrss,
                 usage.ru_minflt,    usage.ru_majflt,    usage.ru_inblock,
                 usage.ru_oublock,   usage.ru_nvcsw,     usage.ru_nivcsw};
-  if (const auto fd = open_file(spool.records(), O_WRONLY | O_APPEND))
-    (void)write_all(fd->get(), {reinterpret_cast<const char*>(&record), sizeof record}, "records");
+  append(spool, {reinterpret_cast<const char*>(&record), sizeof record});
 }
 
 AppEnd run_app(const RunJob& run, const Options& o, const Words& command,

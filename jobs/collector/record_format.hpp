@@ -36,6 +36,9 @@ static_assert(kPathAt == kModes + 1 + kPidDigits + kStartDigits + 1);
 inline constexpr std::uint32_t kRecordMagic = 0x314a4448;  // "HDJ1"
 inline constexpr unsigned kMostRecord = 4096;
 
+/// Of the records' file, once one could not be written: it needs no room.
+inline constexpr unsigned kLostMode = 0700;
+
 enum class RecordType : std::uint8_t { start = 1, end, exec, threads, libraries, reaped };
 
 enum RecordFlag : std::uint8_t {

@@ -331,6 +331,21 @@ class Submission {
           {job_, annotation, name, value.get<std::string>()});
   }
 
+  /// Of one of the job's nodes.
+  bool has_lost_records() {
+    bool out = false;
+    // The pattern spares parsing what a thousand nodes tell of themselves.
+    db_.each("SELECT info FROM t_node WHERE job_id = ? AND info LIKE '%\"lost\":true%'", {job_},
+             [&](Row& row) {
+               const Json info = parse_bounded<Json>(to_text(row[0]));
+               if (!info.is_object() || !info.contains("collector")) return;
+               const Json& collector = info["collector"];
+               out = out || (collector.is_object() && collector.contains("lost") &&
+                             collector["lost"] == true);
+             });
+    return out;
+  }
+
   void derive_job() {
     Strings names{"finish",    "exitcode",  "exitsignal",  "ranks",
                   "num_hosts", "num_procs", "num_threads", "cpu_time"};
@@ -357,7 +372,8 @@ class Submission {
         if (host.is_string()) missing.insert(short_name(host));
     for (const Row& row : db_.query("SELECT host FROM t_node WHERE job_id = ?", {job_}))
       missing.erase(short_name(to_text(row[0])));
-    db_.run("UPDATE t_job SET complete = ? WHERE id = ?", {std::int64_t(missing.empty()), job_});
+    const bool complete = missing.empty() && !has_lost_records();
+    db_.run("UPDATE t_job SET complete = ? WHERE id = ?", {std::int64_t(complete), job_});
   }
 
   Database& db_;

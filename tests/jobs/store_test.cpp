@@ -113,6 +113,17 @@ TEST_P(Store, job_is_complete_when_all_hosts_are_in) {
   EXPECT_EQ(named, 2U);
 }
 
+TEST_P(Store, job_that_lost_records_is_not_complete) {
+  FakeJob a{.hosts = {"n1", "n2"}, .more = {{"collector", {{"damaged", 1}, {"lost", true}}}}};
+  FakeJob b = a;
+  b.host = "n2";
+  b.more = {{"collector", {{"damaged", 0}}}};
+  FakeJob c{.id = "c", .more = {{"collector", {{"argv", "\"lost\":true"}, {"lost", "no"}}}}};
+  out({"submit", archive(a), archive(b), archive(c)});
+  EXPECT_EQ(ids({"--incomplete"}), (Strings{"jobid", "1"}));
+  EXPECT_THAT(out({"show", "1"}), ::testing::ContainsRegex("complete +0"));
+}
+
 TEST_P(Store, tree_has_parents_depths_and_inclusive_cpu_time) {
   FakeJob job;
   job.processes = {

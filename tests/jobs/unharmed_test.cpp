@@ -250,6 +250,9 @@ TEST_F(Collected, a_full_spool_loses_whole_records_and_nothing_else) {
     EXPECT_TRUE(row["exitcode"].empty() || row.number("exitcode") <= 9) << row["exitcode"];
   EXPECT_LE(archive_.job["collector"]["damaged"], 1)
       << "the last record of a full spool may be cut";
+  EXPECT_EQ(archive_.job["collector"]["lost"], true);
+  EXPECT_THAT(result.err,
+              HasSubstr("spool/1: records of processes were lost: the file system is full"));
 }
 
 TEST_F(Collected, a_job_runs_where_nothing_can_be_collected) {
@@ -268,7 +271,9 @@ TEST_F(Collected, damaged_records_are_counted_and_passed_over) {
           .status,
       0);
   ASSERT_EQ(fs_job({"stop"}).status, 0);
-  ASSERT_EQ(fs_job({"stage"}).status, 0);
+  const auto staged = fs_job({"stage"});
+  ASSERT_EQ(staged.status, 0);
+  EXPECT_THAT(staged.err, HasSubstr("records of processes were lost: they are damaged"));
   archive_ = read_job(archives().at(0));
   EXPECT_EQ(archive_.of("true").size(), 2U);
   EXPECT_EQ(archive_.job["collector"]["damaged"], 1);
