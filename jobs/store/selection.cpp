@@ -150,7 +150,7 @@ void add_selection(CLI::App& app, Selection& s) {
       ->type_name("NAME");
   app.add_option("--limit", s.limit, "At most so many")
       ->type_name("N")
-      ->check(number_from<std::int64_t>(0));
+      ->check(number_from<std::int64_t>(1));
   app.add_option("--offset", s.offset, "Without the first N")
       ->type_name("N")
       ->check(number_from<std::int64_t>(0));

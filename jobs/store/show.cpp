@@ -191,7 +191,7 @@ int show_command(int argc, char** argv) {
              "submitted");
         app.add_option("--limit", limit, "At most so many rows")
             ->type_name("N")
-            ->check(number_from<std::int64_t>(0));
+            ->check(number_from<std::int64_t>(1));
         add_format(app, format);
       },
       [&](const std::string& url) {

@@ -598,6 +598,13 @@ TEST_P(Store, queries_select_as_those_of_epmt) {
   EXPECT_EQ(found({"b@" + std::to_string(kStart + kHour)}), (Strings{"b"}));
   EXPECT_EQ(job({"query", "--order", "1; DROP"}).status, 3);
   EXPECT_EQ(job({"query", "--after", "yesterday"}).status, 3);
+  for (const Strings& words :
+       {Strings{"query"}, {"outliers"}, {"top"}, {"show", "a"}, {"report", "-o", "-"}}) {
+    const auto done = job(words + Strings{"--limit", "0"});
+    EXPECT_EQ(done.status, 2) << words[0];
+    EXPECT_EQ(done.out, "") << words[0];
+    EXPECT_THAT(done.err, HasSubstr("'0' is not a whole number of 1 or more")) << words[0];
+  }
   EXPECT_THAT(out({"top"}), HasSubstr("app"));
   EXPECT_EQ(job({"diff", "a", "b"}).status, 0);
   const auto exported = out({"export", "--after", "2020-01-01", "-"});
