@@ -70,6 +70,17 @@ void add_what(CLI::App& app, Options& o) {
   app.add_flag("--perf", o.what.perf, "Count software events of perf_event_open(2)");
 }
 
+void add_annotations(CLI::App& app, Options& o) {
+  const auto look = [](const std::string& text) -> std::string {
+    const auto equals = text.find('=');
+    return equals == text.npos || equals == 0 ? "'" + text + "' is not KEY=VALUE" : "";
+  };
+  app.add_option("--annotate", o.annotations, "An annotation of the job (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->check(CLI::Validator(look, ""))
+      ->allow_extra_args(false);
+}
+
 int parse(CLI::App& app, int argc, char** argv) {
   forbid_empty_values(app);
   return parse_options(app, Words(argv + 1, argv + argc));
@@ -90,7 +101,6 @@ json new_job(const Spool& spool, const Options& o) {
   auto job = begin_metadata(spool.jobid());
   for (const auto& text : o.annotations) {
     const auto equals = text.find('=');
-    if (equals == text.npos || equals == 0) throw Error(text, "is no annotation", "KEY=VALUE is");
     job["annotations"][text.substr(0, equals)] = text.substr(equals + 1);
   }
   job["collector"] = {{"version", HEDDLE_VERSION},
@@ -441,9 +451,7 @@ int run_command(int argc, char** argv) {
   add_what(app, o);
   app.add_option("--to", o.to, "Write the archive into this directory (default: .)")
       ->type_name("DIR");
-  app.add_option("--annotate", o.annotations, "An annotation of the job (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_annotations(app, o);
   app.add_flag("--epmt", o.epmt, "Write epmt's layout");
   app.add_flag("-q,--quiet", o.quiet, "Do not print the archive's path to stderr");
   forbid_empty_values(app);
@@ -463,9 +471,7 @@ int start_command(int argc, char** argv) {
   CLI::App app("Begin to collect a job on this node.", "fs-job start");
   add_job(app, o);
   add_what(app, o);
-  app.add_option("--annotate", o.annotations, "An annotation of the job (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_annotations(app, o);
   app.add_flag("-e,--error", o.strict, "Fail if the job was started already");
   if (const int status = parse(app, argc, argv); status >= 0) return status;
   const auto spool = spool_of(o);

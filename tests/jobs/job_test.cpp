@@ -170,6 +170,17 @@ TEST_F(Collected, a_running_job_is_annotated_by_its_own_commands) {
   EXPECT_THAT(none.err, HasSubstr("no job is collected on this node"));
 }
 
+TEST_F(Collected, a_wrong_annotation_is_refused_before_anything_is_made) {
+  for (const std::string wrong : {"bad", "=bad"}) {
+    const auto result = fs_job({"run", "--annotate", "a=b", "--annotate", wrong, "echo", "RAN"});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr("'" + wrong + "' is not KEY=VALUE"));
+    EXPECT_EQ(fs_job({"start", "--annotate", wrong}).status, 2);
+  }
+  EXPECT_FALSE(fs::exists(dir_ / "spool"));
+}
+
 TEST_F(Collected, an_epilog_writes_what_a_killed_run_has_left) {
   if (::geteuid() != 0) HEDDLE_SKIP("setpriv needs root");
   const auto scripts = fs_job_.substr(0, fs_job_.rfind("/bin/")) + "/share/heddle/fs-job-";
