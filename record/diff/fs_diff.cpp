@@ -97,6 +97,7 @@ void add_rules(CLI::App& app, FsDiffOptions& o) {
   app.add_flag("--resolved,!--no-resolved", o.rules.resolved,
                "Paths after symlinks, where the trace has them (off)");
   app.add_flag("--raw")->description("Turn off all normalisers that are not also given");
+  o.read.cut_line_hint = "--partial reads it up to there";
   app.add_flag("--partial", o.read.accept_cut_line, "Read a trace up to its cut last line");
 }
 

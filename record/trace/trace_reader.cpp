@@ -305,8 +305,7 @@ Result<void> read_heddle(LineSource& lines, std::string_view line, TraceSink& si
   for (; state == LineSource::State::line; state = lines.next(line)) {
     if (!lines.terminated()) {
       if (options.accept_cut_line && reader.out().open()) break;
-      return fail(lines.at("the trace is cut", "its last line has no end",
-                           "--partial reads it up to there"));
+      return fail(lines.at("the trace is cut", "its last line has no end", options.cut_line_hint));
     }
     if (const char* wrong = reader.take(line)) return fail(lines.at(reader.what(), wrong));
   }

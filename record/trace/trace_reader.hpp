@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/result.hpp"
 #include "record/trace/event.hpp"
@@ -34,6 +35,8 @@ class TraceSink {
 struct ReadOptions {
   /// Drop a last line that is cut instead of refusing the file.
   bool accept_cut_line = false;
+  /// How the caller's user can have that; empty: not at all.
+  std::string_view cut_line_hint = {};
 };
 
 /// Reads heddle's traces (text, JSON lines) and compat-lib's two variants, distinguished by their

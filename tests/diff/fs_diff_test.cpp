@@ -333,6 +333,7 @@ TEST_F(FsDiff, reports_unreadable_traces_with_exit_status_2) {
       EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
       EXPECT_EQ(outcome.out, "");
     }
+  EXPECT_NE(run({cut, good}).err.find("hint: --partial reads it up to there"), std::string::npos);
   EXPECT_EQ(run({cut, good, "--partial"}).status, 1);
   EXPECT_EQ(run({good, good, "--html", path("no/such.html")}).status, 2);
   EXPECT_EQ(run({good, good, "--html", "/dev/full"}).status, 2);

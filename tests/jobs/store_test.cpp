@@ -215,6 +215,7 @@ TEST_P(Store, a_trace_is_joined_by_pid_program_and_time) {
   expect_refused({"submit", "--trace", trace("n1", "1\t99\t99\topen\tOK\t/x\n"), "1"},
                  "none of its events");
   expect_refused({"submit", "--trace", trace("n1", "1\t99\t99\topen"), "1"}, "trace:5");
+  EXPECT_THAT(job({"submit", "--trace", dir_ / "trace", "1"}).err, Not(HasSubstr("--partial")));
   std::string runs = value_or_throw(read_file(trace("n1", "")));
   for (int doubled = 0; doubled < 10; ++doubled) runs += runs;
   write_text(dir_ / "trace", runs);

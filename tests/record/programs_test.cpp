@@ -30,6 +30,11 @@ TEST_F(Recorder, returns_the_exit_status_of_its_program) {
   EXPECT_EQ(record(dir_ / "r", {dir_.path()}).status, 126);
   EXPECT_EQ(run({program_, "--append", dir_ / "r", "true"}).status, 2);
   EXPECT_EQ(run({program_, "--trace", dir_ / "missing", "--summary"}).status, 3);
+  std::ofstream(dir_ / "cut") << "#heddle-trace\t1\n#events\tx\n1\t2\t3\topen\tOK\t/a";
+  const auto cut = run({program_, "--trace", dir_ / "cut", "--summary"});
+  EXPECT_EQ(cut.status, 2);
+  EXPECT_THAT(cut.err, ::testing::AllOf(::testing::HasSubstr("cut:3: the trace is cut"),
+                                        ::testing::Not(::testing::HasSubstr("--partial"))));
   write_text_file(dir_ / "bad", "no trace\n");
   EXPECT_EQ(run({program_, "--trace", dir_ / "bad", "--summary"}).status, 2);
   EXPECT_EQ(run({program_, "true"}).status, 2);
