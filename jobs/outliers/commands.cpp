@@ -21,11 +21,14 @@ namespace {
 const std::vector<std::string> kUsualFeatures = {"duration", "cpu_time", "num_procs"};  // epmt's
 
 void add_features(CLI::App& app, std::vector<std::string>& features) {
+  auto known = job_features();
+  known.emplace_back("all");
   app.add_option(
          "--feature", features,
          "Compare by these columns of the view jobs, or all (default: duration,cpu_time,num_procs)")
       ->type_name("NAME,...")
       ->delimiter(',')
+      ->check(column_check(std::move(known)))
       ->allow_extra_args(false);
 }
 

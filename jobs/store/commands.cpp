@@ -279,13 +279,10 @@ int query_command(int argc, char** argv) {
         app.add_option("--columns", columns, "These columns of the view jobs")
             ->type_name("NAME,...")
             ->delimiter(',')
+            ->check(column_check(job_columns()))
             ->allow_extra_args(false);
       },
       [&](const std::string& url) {
-        for (const std::string& column : columns)
-          if (column != "duration" &&
-              std::ranges::find(job_columns(), column) == job_columns().end())
-            throw Error("--columns", "unknown column '" + escape_for_terminal(column) + "'");
         const bool is_default = columns.empty();
         if (is_default)
           columns = format == Format::table
@@ -415,31 +412,30 @@ int top_command(int argc, char** argv) {
   Format format = Format::table;
   std::string by = "cpu_time";
   std::int64_t count = 20;
+  const std::vector<std::string> kNumbers = {"processes", "duration", "cpu_time", "rssmax",
+                                             "majflt",    "rchar",    "wchar",    "failed_lookups"};
   return store_command(
       argc, argv, "Print which programs cost most, over all selected jobs.",
       [&](CLI::App& app) {
         add_selection(app, selection);
         add_format(app, format);
-        app.add_option("--by", by, "The column to order by (default: cpu_time)")->type_name("NAME");
+        app.add_option("--by", by, "The column to order by (default: cpu_time)")
+            ->type_name("NAME")
+            ->check(column_check(kNumbers));
         app.add_option("-N,--count", count, "So many programs (default: 20)")
             ->type_name("N")
             ->check(number_from<std::int64_t>(1));
       },
       [&](const std::string& url) {
-        const std::vector<std::string> kColumns = {"exename",  "processes", "duration",
-                                                   "cpu_time", "rssmax",    "majflt",
-                                                   "rchar",    "wchar",     "failed_lookups"};
-        if (std::ranges::find(kColumns, by) == kColumns.end() || by == "exename")
-          throw Error(
-              "--by", "unknown column '" + escape_for_terminal(by) + "'", {},
-              fmt::format("one of {}", fmt::join(kColumns.begin() + 1, kColumns.end(), ", ")));
+        std::vector<std::string> columns{"exename"};
+        columns.insert(columns.end(), kNumbers.begin(), kNumbers.end());
         const auto database = open_store(url);
         std::vector<std::string> ids;
         for (const Row& row : select_jobs(*database, "id", selection))
           ids.push_back(std::to_string(to_int(row[0])));
         if (ids.empty()) ids.emplace_back("-1");
         print(
-            render(format, kColumns,
+            render(format, columns,
                    database->query(fmt::format("SELECT exename, COUNT(*) AS processes, SUM(finish "
                                                "- start) AS duration, SUM(cpu_time) AS cpu_time, "
                                                "MAX(rssmax) AS rssmax, SUM(majflt) AS majflt, "
@@ -472,7 +468,8 @@ int export_command(int argc, char** argv) {
             ->required()
             ->type_name("");
         app.add_option("--after", after, "Of jobs that started after (default: a day ago)")
-            ->type_name("TIME");
+            ->type_name("TIME")
+            ->check(time_check());
       },
       [&](const std::string& url) {
         auto out = value_or_throw(OutputFile::prepare(file));

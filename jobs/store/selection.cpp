@@ -98,8 +98,8 @@ std::string order_of(const std::string& order) {
   std::vector<std::string> known = job_features();
   known.insert(known.end(), {"start", "finish", "submitted", "jobid", "jobname", "username"});
   if (std::ranges::find(known, name) == known.end() || (way != "" && way != "desc" && way != "asc"))
-    throw Error("--order", "unknown column '" + escape_for_terminal(order) + "'",
-                "NAME or NAME:desc", fmt::format("one of {}", fmt::join(known, ", ")));
+    throw Error("", "unknown column '" + escape_for_terminal(order) + "'", "NAME or NAME:desc",
+                fmt::format("one of {}", fmt::join(known, ", ")));
   return name + (way == "desc" ? " DESC NULLS LAST" : " NULLS LAST") + ", id";
 }
 
@@ -127,7 +127,32 @@ Where where_of(Database& database, const Selection& s) {
   return where;
 }
 
+/// A check that `parse` takes an option's value, if it is not empty.
+template <class Parse>
+CLI::Validator taken_by(Parse parse) {
+  const auto look = [parse](const std::string& given) -> std::string {
+    try {
+      if (!given.empty()) (void)parse(given);
+      return {};
+    } catch (const Error& error) {
+      return error.message() + (error.hint().empty() ? "" : ": " + error.hint());
+    }
+  };
+  return CLI::Validator(look, "");
+}
+
 }  // namespace
+
+CLI::Validator time_check() { return taken_by(parse_time); }
+
+CLI::Validator column_check(std::vector<std::string> columns) {
+  return taken_by([columns = std::move(columns)](const std::string& given) {
+    if (std::ranges::find(columns, given) == columns.end())
+      throw Error("", "unknown column '" + escape_for_terminal(given) + "'", {},
+                  fmt::format("one of {}", fmt::join(columns, ", ")));
+    return 0;
+  });
+}
 
 void add_selection(CLI::App& app, Selection& s) {
   const auto list = [&](const char* name, std::vector<std::string>& value, const char* type,
@@ -141,13 +166,15 @@ void add_selection(CLI::App& app, Selection& s) {
   list("--user", s.users, "USER", "Of this user (repeatable: or)");
   list("--name", s.names, "NAME", "Of this job name (repeatable: or)");
   app.add_option("--before", s.before, "That ended before: a date and time, or -DAYS")
-      ->type_name("TIME");
-  app.add_option("--after", s.after, "That started after")->type_name("TIME");
+      ->type_name("TIME")
+      ->check(time_check());
+  app.add_option("--after", s.after, "That started after")->type_name("TIME")->check(time_check());
   app.add_option("--when", s.when, "That ran at this time, or beside this job")
       ->type_name("TIME|JOB");
   app.add_flag("--incomplete", s.incomplete, "Whose archives are not all here");
   app.add_option("--order", s.order, "By this column, NAME or NAME:desc (default: start)")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(taken_by(order_of));
   app.add_option("--limit", s.limit, "At most so many")
       ->type_name("N")
       ->check(number_from<std::int64_t>(1));

@@ -21,6 +21,10 @@ struct Selection {
   bool incomplete = false;  ///< only those with hosts missing
 };
 
+/// Checks that an option's value is a time as parse_time() takes it, or one of `columns`.
+CLI::Validator time_check();
+CLI::Validator column_check(std::vector<std::string> columns);
+
 /// Adds its options, and the argument JOB.
 void add_selection(CLI::App& app, Selection& selection);
 

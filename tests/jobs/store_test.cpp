@@ -597,8 +597,19 @@ TEST_P(Store, queries_select_as_those_of_epmt) {
   EXPECT_EQ(found({"--order", "duration:desc", "--limit", "1"}), (Strings{"b"}));
   EXPECT_EQ(found({"a", "c/c"}), (Strings{"a", "c"}));
   EXPECT_EQ(found({"b@" + std::to_string(kStart + kHour)}), (Strings{"b"}));
-  EXPECT_EQ(job({"query", "--order", "1; DROP"}).status, 3);
-  EXPECT_EQ(job({"query", "--after", "yesterday"}).status, 3);
+  for (const Strings& wrong : {Strings{"query", "--order", "1; DROP"},
+                               {"query", "--order", "start:up"},
+                               {"query", "--after", "yesterday"},
+                               {"top", "--before", "2020-13-01"},
+                               {"query", "--columns", "jobid,nosuch"},
+                               {"top", "--by", "exename"},
+                               {"outliers", "--feature", "nosuch"},
+                               {"export", "--after", "yesterday", "-"}}) {
+    const auto done = job(wrong);
+    EXPECT_EQ(done.status, 2) << wrong[1];
+    EXPECT_EQ(done.out, "") << wrong[1];
+    EXPECT_THAT(done.err, ::testing::AnyOf(HasSubstr("unknown column '"), HasSubstr("not a time")));
+  }
   for (const Strings& words :
        {Strings{"query"}, {"outliers"}, {"top"}, {"show", "a"}, {"report", "-o", "-"}}) {
     const auto done = job(words + Strings{"--limit", "0"});
