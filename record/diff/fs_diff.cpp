@@ -178,6 +178,11 @@ void check(FsDiffOptions& o, const CLI::App& app) {
         "FILES", o.matrix             ? "--matrix needs traces"
                  : o.baseline.empty() ? fmt::format("two traces are compared, {} given", files)
                                       : fmt::format("one new trace is judged, {} given", files));
+  const auto is_stdin = [](const std::string& file) {
+    return file == "-" || file.starts_with("-#");
+  };
+  if (std::ranges::count_if(o.files, is_stdin) > 1)
+    throw CLI::ValidationError("FILES", "- may be given once");
   if (!o.baseline.empty() && !o.html.empty())
     throw CLI::ValidationError("--html", "not allowed with --baseline");
   // Costs may be written as 1 or as -1.

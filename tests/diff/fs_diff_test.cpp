@@ -339,6 +339,15 @@ TEST_F(FsDiff, reports_unreadable_traces_with_exit_status_2) {
   EXPECT_EQ(run({good, good, "--html", "/dev/full"}).status, 2);
 }
 
+TEST_F(FsDiff, reads_standard_input_once) {
+  for (const std::vector<std::string>& files :
+       {std::vector<std::string>{"-", "-"}, {"--", "-", "-#2"}, {"--matrix", "-", "a", "-"}}) {
+    const auto outcome = run(files);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_NE(outcome.err.find("- may be given once"), std::string::npos) << outcome.err;
+  }
+}
+
 TEST_F(FsDiff, compares_an_incomplete_trace_with_a_warning) {
   const auto a = opens("a", {"/1"});
   std::string text = content(a);
