@@ -148,20 +148,20 @@ Printed files_of(Database& database, std::int64_t job, std::int64_t limit) {
 
 /// One job's processes on all hosts, for the aligner.
 struct Line {
-  std::string text;
+  std::string text, ended;
   std::int64_t cpu_time = 0, duration = 0;
 };
 
 std::vector<Line> lines_of(Database& database, std::int64_t job, bool arguments) {
   std::vector<Line> out;
   database.each(
-      "SELECT depth, exename, args, cpu_time, duration FROM processes WHERE job_id = ? ORDER BY "
-      "host, node_id, start, n",
+      "SELECT depth, exename, args, cpu_time, duration, exitcode, exitsignal FROM processes WHERE "
+      "job_id = ? ORDER BY host, node_id, start, n",
       {job}, [&](Row& row) {
         const auto indent = std::string(
             2 * static_cast<std::size_t>(std::min<std::int64_t>(to_int(row[0]), 40)), ' ');
         out.push_back({indent + command_line(to_text(row[1]), arguments ? to_text(row[2]) : ""),
-                       to_int(row[3]), to_int(row[4])});
+                       ended(row[5], row[6]), to_int(row[3]), to_int(row[4])});
       });
   return out;
 }
@@ -260,10 +260,14 @@ int diff_command(int argc, char** argv) {
           for (std::size_t i = 0; i < run.length; ++i) {
             if (run.kind == diff::EditKind::same) {
               const Line &x = a[run.a + i], &y = b[run.b + i];
-              if (all)
-                out += fmt::format("  {}  cpu {:.2f} -> {:.2f} s, {:.2f} -> {:.2f} s\n", x.text,
-                                   seconds(x.cpu_time), seconds(y.cpu_time), seconds(x.duration),
-                                   seconds(y.duration));
+              // "-" is unknown.
+              const bool differ = x.ended != y.ended && x.ended != "-" && y.ended != "-";
+              if (differ) ++changed;
+              if (differ || all)
+                out += fmt::format("{} {}  cpu {:.2f} -> {:.2f} s, {:.2f} -> {:.2f} s{}\n",
+                                   differ ? '!' : ' ', x.text, seconds(x.cpu_time),
+                                   seconds(y.cpu_time), seconds(x.duration), seconds(y.duration),
+                                   differ ? fmt::format(", exit {} -> {}", x.ended, y.ended) : "");
               continue;
             }
             if (run.kind != diff::EditKind::inserted) line('-', a[run.a + i]);

@@ -24,6 +24,7 @@ struct FakeProcess {
                waiting = 1'000'000;
   std::int64_t failed = 50;
   int threads = 1;
+  std::string exitcode = "0", exitsignal = "0";
 };
 
 struct FakeJob {
@@ -53,9 +54,9 @@ inline std::string rows_of(const FakeJob& job) {
                             p.minflt, p.majflt, p.rchar, p.waiting);
     out += fmt::format(
         "{{{}}}\t\t{}\t{}\t/usr/bin/"
-        "{}\t0\t0\t{}\t{}\t{}\t1\t1\t{}\t{}\t{}\t{}\t{}\t1\t{}\t\tself\n",
-        values, job.host, p.exename, p.exename, p.pid, p.generation, p.ppid, p.threads,
-        job.start + p.start, job.start + p.finish, p.args, p.marks, p.failed);
+        "{}\t{}\t{}\t{}\t{}\t{}\t1\t1\t{}\t{}\t{}\t{}\t{}\t1\t{}\t\tself\n",
+        values, job.host, p.exename, p.exename, p.exitcode, p.exitsignal, p.pid, p.generation,
+        p.ppid, p.threads, job.start + p.start, job.start + p.finish, p.args, p.marks, p.failed);
   }
   return out;
 }

@@ -555,6 +555,27 @@ TEST_P(Store, annotations_and_tags_of_jobs_archives_and_directories) {
       << "annotations make it no other archive";
 }
 
+TEST_P(Store, exit_statuses_differ_where_both_are_known) {
+  FakeJob a{.id = "a"}, b{.id = "b"};
+  a.processes = {{.pid = 10, .exename = "sh"},
+                 {.pid = 11, .ppid = 10, .start = 10, .exename = "fails"},
+                 {.pid = 12, .ppid = 10, .start = 20, .exename = "dies"},
+                 {.pid = 13, .ppid = 10, .start = 30, .exename = "unknown"}};
+  b.processes = a.processes;
+  b.processes[1].exitcode = "3";
+  b.processes[2].exitcode = "";
+  b.processes[2].exitsignal = "9";
+  b.processes[3].exitcode = "";
+  out({"submit", archive(a), archive(b)});
+  const auto differ = job({"diff", "a", "b"});
+  EXPECT_EQ(differ.status, 1);
+  EXPECT_THAT(differ.out,
+              AllOf(HasSubstr("!   fails  cpu 0.50 -> 0.50 s, "), HasSubstr(" s, exit 0 -> 3\n"),
+                    HasSubstr(" s, exit 0 -> signal 9\n"), Not(HasSubstr("unknown")),
+                    HasSubstr("4 and 4 processes, 2 differ")));
+  EXPECT_EQ(job({"diff", "a", "a"}).status, 0);
+}
+
 TEST_P(Store, queries_select_as_those_of_epmt) {
   constexpr std::int64_t kHour = 3'600'000'000;
   out({"submit",
