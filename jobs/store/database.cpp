@@ -36,12 +36,14 @@ Value number_of(const std::string& text) {
 
 class Sqlite final : public Database {
  public:
-  explicit Sqlite(const std::string& path, bool create) : path_(path) {
+  Sqlite(const std::string& path, bool create, bool make_directory) : path_(path) {
     std::error_code failed;
     const auto place = std::filesystem::absolute(path, failed);
     if (!create && !std::filesystem::exists(path, failed))
       throw Error(path, "no such database", {},
                   "fs-job submit makes it; --db or FS_JOB_DB names another");
+    if (create && !make_directory && !std::filesystem::exists(place.parent_path(), failed))
+      throw Error(path, "cannot make the database", "its directory does not exist");
     // SQLite obeys journals that are beside the file, which can name any file to remove.
     if (is_systems_root()) {
       auto trusted = check_trusted_directory(place.parent_path());
@@ -54,7 +56,7 @@ class Sqlite final : public Database {
                     "run fs-job as the user whose it is");
     }
     if (create) {
-      value_or_throw(make_directory_to_write(place.parent_path(), 0700));
+      if (make_directory) value_or_throw(make_directory_to_write(place.parent_path(), 0700));
       // SQLite would create it with the umask's mode; its journal gets the file's own.
       value_or_throw(open_file(path, O_RDWR | O_CREAT, 0600));
     }
@@ -68,6 +70,7 @@ class Sqlite final : public Database {
         "PRAGMA temp_store=MEMORY; PRAGMA cache_size=-32000");
   }
   bool is_postgres() const override { return false; }
+  const std::string& name() const override { return path_; }
 
   void script(const std::string& sql) override {
     if (::sqlite3_exec(handle_.get(), sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK)
@@ -171,6 +174,7 @@ class Postgres final : public Database {
     script("SET search_path = fs_job, pg_temp; SET client_encoding = 'UTF8'");
   }
   bool is_postgres() const override { return true; }
+  const std::string& name() const override { return name_; }
 
   void script(const std::string& sql) override {
     check(Answer(::PQexec(handle_.get(), sql.c_str())));
@@ -327,14 +331,15 @@ std::string to_text(const Value& value) {
   return {};
 }
 
-std::unique_ptr<Database> Database::open(const std::string& url, bool create) {
+std::unique_ptr<Database> Database::open(const std::string& url, bool create, bool make_directory) {
   if (url.starts_with("postgresql://") || url.starts_with("postgres://"))
     return std::make_unique<Postgres>(url);
   constexpr std::string_view kSqlite = "sqlite:///";
-  if (url.starts_with(kSqlite)) return std::make_unique<Sqlite>(url.substr(kSqlite.size()), create);
+  if (url.starts_with(kSqlite))
+    return std::make_unique<Sqlite>(url.substr(kSqlite.size()), create, make_directory);
   if (url.find("://") != std::string::npos)
     throw Error("", "unknown kind of database", "neither postgresql:// nor sqlite:///");
-  return std::make_unique<Sqlite>(url, create);
+  return std::make_unique<Sqlite>(url, create, make_directory);
 }
 
 std::vector<Row> Database::query(const std::string& sql, const Row& values) {

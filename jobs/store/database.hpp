@@ -26,11 +26,15 @@ std::string to_text(const Value& value);
 class Database {
  public:
   /// `postgresql://...`, `postgres://...`, `sqlite:///PATH` or a path. A new SQLite file gets mode
-  /// 0600, and its missing directories 0700; without `create` a missing one is an error.
-  static std::unique_ptr<Database> open(const std::string& url, bool create);
+  /// 0600; without `create` a missing one is an error, as is a missing directory without
+  /// `make_directory`, which makes it with mode 0700.
+  static std::unique_ptr<Database> open(const std::string& url, bool create,
+                                        bool make_directory = false);
   virtual ~Database() = default;
 
   virtual bool is_postgres() const = 0;
+  /// For messages: without a password.
+  virtual const std::string& name() const = 0;
   /// Runs several statements without values.
   virtual void script(const std::string& sql) = 0;
   /// Result: the number of rows that were changed.

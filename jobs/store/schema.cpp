@@ -156,14 +156,13 @@ int version_of(Database& database) {
   return rows.empty() ? 0 : static_cast<int>(to_int(rows[0][0]));
 }
 
-void check_version(int version) {
+void check_version(const Database& database, int version) {
   if (version > kSchemaVersion)
-    throw Error("", fmt::format("the store has schema {}", version),
+    throw Error(database.name(), fmt::format("the store has schema {}", version),
                 fmt::format("this fs-job knows {}", kSchemaVersion), "update heddle");
 }
 
-std::string default_url() {
-  if (const char* url = std::getenv("FS_JOB_DB"); url && *url != '\0') return url;
+std::string default_path() {
   auto path = below_home("XDG_DATA_HOME", "/.local/share", "/heddle/jobs.db");
   if (path.empty()) throw Error("", "no place for the store", "HOME is not set", "use --db");
   return path;
@@ -176,7 +175,10 @@ std::string metric_list(std::string_view prefix, std::string_view suffix) {
 }
 
 std::unique_ptr<Database> open_any(const std::string& url, bool create) {
-  return Database::open(url.empty() ? default_url() : url, create);
+  if (!url.empty()) return Database::open(url, create);
+  if (const char* set = std::getenv("FS_JOB_DB"); set && *set != '\0')
+    return Database::open(set, create);
+  return Database::open(default_path(), create, true);
 }
 
 std::unique_ptr<Database> open_store(const std::string& url, bool create) {
@@ -184,8 +186,8 @@ std::unique_ptr<Database> open_store(const std::string& url, bool create) {
   if (create && !database->is_postgres())
     migrate(*database);
   else if (const int version = version_of(*database); version != kSchemaVersion) {
-    check_version(version);
-    throw Error("", "the database has no store of jobs, or an old one", {},
+    check_version(*database, version);
+    throw Error(database->name(), "the database has no store of jobs, or an old one", {},
                 database->is_postgres() ? "an administrator runs fs-job migrate"
                                         : "fs-job submit makes one; fs-job migrate updates it");
   }
@@ -194,7 +196,7 @@ std::unique_ptr<Database> open_store(const std::string& url, bool create) {
 
 int migrate(Database& database) {
   if (const int version = version_of(database); version > 0) {  // the common case, without a lock
-    check_version(version);
+    check_version(database, version);
     if (version == kSchemaVersion) return version;
   }
   Transaction transaction(database);

@@ -49,7 +49,8 @@ inline constexpr std::array<Metric, 6> kTotals = {{{"memory_peak", Total::max},
 std::string metric_list(std::string_view prefix = "", std::string_view suffix = "");
 
 /// Opens the database at `url`, or where it is by default if that is empty: $FS_JOB_DB, else
-/// $XDG_DATA_HOME/heddle/jobs.db. `create`: a missing SQLite file is made.
+/// $XDG_DATA_HOME/heddle/jobs.db. `create`: a missing SQLite file is made, and
+/// its directory where it is by default.
 std::unique_ptr<Database> open_any(const std::string& url, bool create);
 /// As open_any(); `create` makes the schema in SQLite too. Throws if it is missing or not of this
 /// version.

@@ -797,6 +797,24 @@ TEST_P(Sqlite, full_disk_leaves_the_database_as_it_was) {
   EXPECT_EQ(ids({}), (Strings{"jobid", "1"}));
   EXPECT_EQ(::umount(disk.c_str()), 0);
 }
+
+TEST_P(Sqlite, mistyped_database_is_named_and_no_directory_made) {
+  const auto file = archive({});
+  write_text(dir_ / "empty.db", "");
+  expect_refused({"query", "--db", dir_ / "empty.db"},
+                 (dir_ / "empty.db") + ": the database has no store of jobs");
+  for (const std::string command : {"submit", "migrate"}) {
+    Strings words{command, "--db", dir_ / "nosuch/x.db"};
+    if (command == "submit") words.push_back(file);
+    expect_refused(words, "nosuch/x.db: cannot make the database: its directory does not exist");
+  }
+  EXPECT_FALSE(fs::exists(dir_ / "nosuch"));
+  // The default place is made.
+  const auto made = test::run({program_, "submit", file},
+                              {.env = {"FS_JOB_DB", "XDG_DATA_HOME=" + (dir_ / "data")}});
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_TRUE(fs::exists(dir_ / "data/heddle/jobs.db"));
+}
 INSTANTIATE_TEST_SUITE_P(Databases, Sqlite, ::testing::Values("sqlite"), kParameterName);
 
 class Postgres : public Store {};
