@@ -326,7 +326,7 @@ TEST_F(RunCache, of_64_at_once_each_has_the_right_answer) {
 TEST_F(RunCache, show_names_the_programs_and_clear_forgets_them) {
   (void)is_cached({app_}, 1);
   const auto shown = gen({"cache", "show"});
-  EXPECT_THAT(shown.out, HasSubstr(app_ + "  1 programs"));
+  EXPECT_THAT(shown.out, HasSubstr(app_ + "  1 program, "));
   EXPECT_THAT(shown.out, HasSubstr("direct, valid\n"));
   EXPECT_EQ(gen({"cache", "clear"}).status, 0);
   EXPECT_TRUE(entries().empty());
