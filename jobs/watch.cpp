@@ -152,8 +152,8 @@ std::string screen(Followed& job, const std::string& jobid, double seconds, std:
     written += line.written;
   }
   auto out = fmt::format(
-      "job {}: {} processes, {:.1f} starts/s, CPU {:.0f} %, memory {}, read {}/s, written {}/s",
-      escape_for_terminal(jobid), lines.size(),
+      "job {}: {} process{}, {:.1f} starts/s, CPU {:.0f} %, memory {}, read {}/s, written {}/s",
+      escape_for_terminal(jobid), lines.size(), lines.size() == 1 ? "" : "es",
       static_cast<double>(job.started() - started) / seconds, cpu, bytes(rss), bytes(read),
       bytes(written));
   out += job.with_lookups() ? fmt::format(", failed look-ups {:.0f}/s\n",

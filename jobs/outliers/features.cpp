@@ -10,6 +10,7 @@
 
 #include "base/escape.hpp"
 #include "base/result.hpp"
+#include "jobs/store/render.hpp"
 
 namespace heddle::jobs::store {
 
@@ -35,7 +36,7 @@ JobTable load_jobs(Database& database, const Selection& selection,
 
 void require_enough(const JobTable& table) {
   if (table.jobs.size() < kFewestJobs)
-    throw Error("", fmt::format("{} jobs are too few to compare", table.jobs.size()),
+    throw Error("", counted(table.jobs.size(), "job is", "jobs are") + " too few to compare",
                 fmt::format("at least {} are needed", kFewestJobs),
                 "select more, or compare with a model: fs-job model");
 }

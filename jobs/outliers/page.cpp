@@ -92,9 +92,9 @@ std::string page_of(Database& database, const JobTable& table,
 table{{border-collapse:collapse}}td,th{{padding:.1em .8em .1em 0;text-align:left;vertical-align:top}}
 svg{{max-width:100%;height:auto;font:11px sans-serif}}.job{{fill:#1f6fb2;fill-opacity:.5}}
 .outlier{{fill:#c0392b}}td.outlier{{color:#c0392b;font-weight:bold;fill:none}}.hint{{color:#666}}</style></head><body>
-<h1>{} jobs, {} unlike the others</h1>
+<h1>{}, {} unlike the others</h1>
 )",
-      table.jobs.size(), flagged);
+      counted(table.jobs.size(), "job", "jobs"), flagged);
   out += "<h2>Why</h2>\n<ul id=\"causes\">\n";
   std::size_t shown = 0;
   if (flagged > 0) {

@@ -59,13 +59,13 @@ int submit_one(Database* database, const std::string& path, const SubmitOptions&
   Archive archive = read_archive(path);
   const std::string name =
       escape_for_terminal(fmt::format("{} on {}", archive.metadata.jobid, archive.metadata.host));
-  const auto processes = archive.processes.size();
+  const auto processes = counted(archive.processes.size(), "process", "processes");
   if (o.dry_run) {
-    print(fmt::format("{}: {} processes, not stored\n", name, processes));
+    print(fmt::format("{}: {}, not stored\n", name, processes));
     return exit_done;
   }
   const bool stored = submit(*database, std::move(archive));
-  print(stored ? fmt::format("{}: {} processes\n", name, processes)
+  print(stored ? fmt::format("{}: {}\n", name, processes)
                : fmt::format("{}: already in the database\n", name));
   if (o.remove) value_or_throw(remove_tree(path));
   return stored || !o.strict ? exit_done : exit_no;
@@ -75,10 +75,12 @@ int submit_one(Database* database, const std::string& path, const SubmitOptions&
 int join_trace(Database& database, const SubmitOptions& o) {
   const std::string& job = o.archives.at(0);
   const auto joined = submit_trace(database, find_job(database, job), o.trace);
-  print(fmt::format("{}: {} files of {} processes\n", escape_for_terminal(job), joined.files,
-                    joined.processes));
+  print(fmt::format("{}: {} of {}\n", escape_for_terminal(job),
+                    counted(joined.files, "file", "files"),
+                    counted(joined.processes, "process", "processes")));
   if (joined.unknown > 0)
-    warn(fmt::format("{}: {} events are of no process of the job", o.trace, joined.unknown));
+    warn(fmt::format("{}: {} of no process of the job", o.trace,
+                     counted(joined.unknown, "event is", "events are")));
   return exit_done;
 }
 
@@ -387,7 +389,8 @@ int retire_command(int argc, char** argv) {
             transaction.commit();
           }
         }
-        print(fmt::format("{} jobs{}\n", count, dry_run ? " would be deleted" : " deleted"));
+        print(fmt::format("{}{}\n", counted(static_cast<std::uint64_t>(count), "job", "jobs"),
+                          dry_run ? " would be deleted" : " deleted"));
         return exit_done;
       });
 }

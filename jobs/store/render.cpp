@@ -86,6 +86,10 @@ Json to_json(const Value& value) {
 
 void print(const std::string& text) { value_or_throw(write_all(STDOUT_FILENO, text, "stdout")); }
 
+std::string counted(std::uint64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
 std::string human(std::string_view feature, double value) {
   const auto one_of = [&](std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, feature) != names.end();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "jobs/store/database.hpp"
@@ -20,6 +22,9 @@ std::string render(Format format, const std::vector<std::string>& columns,
 std::string on_terminal(const std::string& text);
 Json to_json(const Value& value);
 void print(const std::string& text);
+
+/// `1 job`, `2 jobs`.
+std::string counted(std::uint64_t count, std::string_view one, std::string_view many);
 
 /// `1.5 GB`, `12.3 s`: a feature's number as people read it.
 std::string human(std::string_view feature, double value);

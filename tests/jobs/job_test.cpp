@@ -298,7 +298,7 @@ TEST_F(Collected, watch_shows_what_runs) {
       sh("eval \"$(" + fs_job_ + " source --shell sh)\"; sleep 30 & fs_job_uninstrument; " +
          fs_job_ + " watch 1 --interval 0.1 --count 3; kill $!");
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("job 1: 1 processes"), HasSubstr("  sleep\n")))
+  EXPECT_THAT(result.out, AllOf(HasSubstr("job 1: 1 process, "), HasSubstr("  sleep\n")))
       << result.out;
   EXPECT_NE(fs_job({"watch", "2"}).status, 0);
 }

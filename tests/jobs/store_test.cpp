@@ -67,7 +67,7 @@ class Store : public ::testing::TestWithParam<const char*> {
 
 TEST_P(Store, keeps_an_archive_once) {
   const auto file = archive({});
-  EXPECT_THAT(out({"submit", file}), HasSubstr("1 on n1: 1 processes"));
+  EXPECT_THAT(out({"submit", file}), HasSubstr("1 on n1: 1 process\n"));
   EXPECT_THAT(out({"submit", file}), HasSubstr("already in the database"));
   EXPECT_EQ(job({"submit", "-e", file}).status, 1);
   const auto rows = Json::parse(out({"query", "--format", "json"}));
@@ -658,7 +658,7 @@ TEST_P(Store, old_jobs_are_retired_but_those_of_models) {
   EXPECT_EQ(ids({}).size(), 48U);
   EXPECT_EQ(out({"retire"}), "41 jobs deleted\n");
   EXPECT_EQ(ids({}), (Strings{"jobid", "0", "1", "2", "3", "half", "fresh"}));
-  EXPECT_EQ(out({"retire", "-u"}), "1 jobs deleted\n");
+  EXPECT_EQ(out({"retire", "-u"}), "1 job deleted\n");
   out({"delete", "fresh"});
   expect_refused({"delete", "fresh"}, "no such job");
   out({"model", "delete", "usual"});
