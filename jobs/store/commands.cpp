@@ -64,7 +64,15 @@ int submit_one(Database* database, const std::string& path, const SubmitOptions&
     print(fmt::format("{}: {}, not stored\n", name, processes));
     return exit_done;
   }
-  const bool stored = submit(*database, std::move(archive));
+  const std::string user = escape_for_terminal(archive.metadata.user);
+  bool stored = false;
+  try {
+    stored = submit(*database, std::move(archive));
+  } catch (const Error& error) {
+    if (error.code() != EPERM || !database->is_postgres()) throw;
+    throw Error(path, error.message(), "it is a job of " + user,
+                "a role stores the jobs of the user of its name");
+  }
   print(stored ? fmt::format("{}: {}\n", name, processes)
                : fmt::format("{}: already in the database\n", name));
   if (o.remove) value_or_throw(remove_tree(path));

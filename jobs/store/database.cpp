@@ -256,9 +256,10 @@ class Postgres final : public Database {
     const char* text = ::PQresultErrorField(answer.get(), PG_DIAG_MESSAGE_PRIMARY);
     if (text == nullptr) fail_now();
     const char* state = ::PQresultErrorField(answer.get(), PG_DIAG_SQLSTATE);
-    const bool undefined = state != nullptr && std::string_view(state) == "42P01";
-    throw Error(name_, "the database refuses", one_line(text),
-                undefined ? "an administrator runs fs-job migrate first" : "");
+    const auto is = [state](std::string_view code) { return state != nullptr && state == code; };
+    // Errors of PostgreSQL ("Error Codes"): undefined_table, insufficient_privilege.
+    throw Error::with_code(is("42501") ? EPERM : 0, name_, "the database refuses", one_line(text),
+                           is("42P01") ? "an administrator runs fs-job migrate first" : "");
   }
   void put(std::string& lines) {
     if (!lines.empty() &&

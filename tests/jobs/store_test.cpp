@@ -828,6 +828,9 @@ TEST_P(Postgres, rows_belong_to_their_user) {
   const auto of_alice = archive({.id = "7", .user = "alice"});
   as("bob");
   expect_refused({"submit", of_alice}, "row-level security");
+  EXPECT_THAT(job({"submit", of_alice}).err,
+              AllOf(HasSubstr(of_alice + ": "), HasSubstr("it is a job of alice"),
+                    HasSubstr("hint: a role stores the jobs of the user of its name")));
   out({"submit", archive({.id = "8", .user = "bob"})});
   as("alice");
   out({"submit", of_alice});
