@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -91,6 +92,22 @@ Result<Place> find_replaceable(const std::string& path) {
   return place;
 }
 
+std::string own_fd_path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+/// A file in `directory` that a killed program leaves nothing of: it gets a name when it is whole.
+/// No descriptor: the file system has no such files, or their names in /proc are not there.
+Fd open_nameless(const Fd& directory, mode_t mode) {
+  constexpr mode_t kOthers = 077;
+  Fd file(::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 ||
+      ::access(own_fd_path(file.get()).c_str(), F_OK) != 0)
+    return {};
+  // Before Linux 6.0 some file systems leave out the umask.
+  if ((mode & kOthers) != 0 && (status.st_mode & kOthers) == (mode & kOthers)) return {};
+  return file;
+}
+
 }  // namespace
 
 std::optional<int> named_descriptor(std::string_view path) {
@@ -177,20 +194,66 @@ AtomicFile::~AtomicFile() {
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   auto place = TRY(find_replaceable(path));
   AtomicFile out(path, std::move(place.name), std::move(place.directory));
-  static std::atomic<unsigned> counter{0};
+  out.fd_ = open_nameless(out.directory_, mode);
+  if (!out.fd_) out.fd_ = TRY(out.open_aside(mode));
+  return out;
+}
+
+Result<Fd> AtomicFile::open_aside(mode_t mode) {
   // Not mkstemp, whose mode is always 0600, since others read the published file.
   for (int attempt = 0; attempt < 100; ++attempt) {
-    std::string temp =
-        out.name_ + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-    out.fd_ = Fd(::openat(out.directory_.get(), temp.c_str(),
-                          O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
-    if (out.fd_) {
-      out.temp_ = std::move(temp);
-      return out;
+    std::string temp = aside_name();
+    Fd file(::openat(directory_.get(), temp.c_str(),
+                     O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+    if (file) {
+      temp_ = std::move(temp);
+      return file;
     }
     if (errno != EEXIST) break;
   }
-  return fail_errno(path, "cannot write");
+  return fail_errno(path_, "cannot write");
+}
+
+std::string AtomicFile::aside_name() const {
+  static std::atomic<unsigned> counter{0};
+  return name_ + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+}
+
+bool AtomicFile::link(const std::string& name) const {
+  // Unlike AT_EMPTY_PATH, the name in /proc needs no capability (open(2), O_TMPFILE).
+  return ::linkat(AT_FDCWD, own_fd_path(fd_.get()).c_str(), directory_.get(), name.c_str(),
+                  AT_SYMLINK_FOLLOW) == 0;
+}
+
+Result<void> AtomicFile::name_it() {
+  for (int attempt = 0; temp_.empty() && attempt < 100; ++attempt) {
+    std::string temp = aside_name();
+    if (link(temp))
+      temp_ = std::move(temp);
+    else if (errno != EEXIST)
+      break;
+  }
+  return temp_.empty() ? copy_aside() : Result<void>();
+}
+
+Result<void> AtomicFile::copy_aside() {
+  struct stat status {};
+  const off_t end = ::lseek(fd_.get(), 0, SEEK_CUR);
+  if (::fstat(fd_.get(), &status) != 0) return fail_errno(path_, "cannot write");
+  Fd copy = TRY(open_aside(0600));
+  off_t at = 0;
+  ssize_t sent = 0;
+  do {
+    sent = ::sendfile(copy.get(), fd_.get(), &at, std::size_t{1} << 30);
+  } while (sent > 0 || (sent < 0 && errno == EINTR));
+  if (sent < 0 ||
+      ((status.st_uid != ::geteuid() || status.st_gid != ::getegid()) &&
+       ::fchown(copy.get(), status.st_uid, status.st_gid) != 0) ||
+      ::fchmod(copy.get(), status.st_mode & 07777) != 0 || ::fsync(copy.get()) != 0 ||
+      ::lseek(copy.get(), end, SEEK_SET) < 0)
+    return fail_errno(path_, "cannot write");
+  fd_ = std::move(copy);
+  return {};
 }
 
 void AtomicFile::sync_directory() const {
@@ -200,8 +263,9 @@ void AtomicFile::sync_directory() const {
 }
 
 Result<void> AtomicFile::commit() {
-  if (::fsync(fd_.get()) != 0 ||
-      ::renameat(directory_.get(), temp_.c_str(), directory_.get(), name_.c_str()) != 0)
+  if (::fsync(fd_.get()) != 0) return fail_errno(path_, "cannot write");
+  TRY(name_it());
+  if (::renameat(directory_.get(), temp_.c_str(), directory_.get(), name_.c_str()) != 0)
     return fail_errno(path_, "cannot write");
   temp_.clear();
   sync_directory();
@@ -211,6 +275,14 @@ Result<void> AtomicFile::commit() {
 Result<bool> AtomicFile::commit_new(const std::string& name) {
   const int at = directory_.get();
   if (::fsync(fd_.get()) != 0) return fail_errno(path_, "cannot write");
+  if (temp_.empty()) {
+    if (link(name)) {
+      sync_directory();
+      return true;
+    }
+    if (errno == EEXIST) return false;
+    TRY(name_it());
+  }
   // Some file systems have no links, others no RENAME_NOREPLACE.
   if (::linkat(at, temp_.c_str(), at, name.c_str(), 0) == 0) {
     ::unlinkat(at, temp_.c_str(), 0);
@@ -228,6 +300,7 @@ Result<bool> AtomicFile::commit_new(const std::string& name) {
 Result<Fd> AtomicFile::commit_open() {
   // For a rename over a file ext4 writes the new one to the disk first, not for an exchange.
   const int at = directory_.get();
+  TRY(name_it());
   const auto exchange = [&] {
     return ::renameat2(at, temp_.c_str(), at, name_.c_str(), RENAME_EXCHANGE) == 0;
   };

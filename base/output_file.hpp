@@ -35,12 +35,13 @@ class OutputFile {
 /// prepare() and write().
 Result<void> write_output(const std::string& path, std::string_view text);
 
-/// A file written under a temporary name in its directory and published by a commit. Readers see
-/// the old file or the whole new one. Without a commit the destructor removes the temporary file.
+/// A file written in its directory without a name, or where there are no such files under a
+/// temporary one, and published by a commit. Readers see the old file or the whole new one. Without
+/// a commit the destructor removes it; so does the end of the program if it has no name.
 /// The directory stays the one that was opened first, also when another is put into its place.
 class AtomicFile {
  public:
-  /// Creates the temporary file beside `path`, `mode` less the umask. A symbolic link stays, and
+  /// Creates the file beside `path`, `mode` less the umask. A symbolic link stays, and
   /// its target is replaced; root follows only root's (open_directory_to_write()). EINVAL: `path`
   /// is a device, a pipe, a descriptor's name, or in /dev or /proc. EISDIR: it is a directory.
   static Result<AtomicFile> create(const std::string& path, mode_t mode = 0666);
@@ -61,10 +62,17 @@ class AtomicFile {
  private:
   AtomicFile(std::string path, std::string name, Fd directory)
       : path_(std::move(path)), name_(std::move(name)), directory_(std::move(directory)) {}
+  Result<Fd> open_aside(mode_t mode);
+  std::string aside_name() const;
+  bool link(const std::string& name) const;
+  /// Gives the file a temporary name if it has none.
+  Result<void> name_it();
+  /// Likewise where it cannot be linked, by a copy.
+  Result<void> copy_aside();
   void sync_directory() const;
   std::string path_;  ///< for messages
   std::string name_;  ///< in the directory
-  std::string temp_;  ///< likewise; empty: none
+  std::string temp_;  ///< likewise; empty: it has no name yet
   Fd directory_;
   Fd fd_;
 };

@@ -2,11 +2,14 @@
 // Outputs of reports and maps: only regular files are replaced.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <filesystem>
 
+#include "base/child.hpp"
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
 #include "base/temp_dir.hpp"
@@ -117,6 +120,41 @@ TEST_F(OutputFile, published_file_is_written_on) {
   value_or_throw(write_all(value_or_throw(open_in_place(path("trace"))).get(), "c", "trace"));
   EXPECT_EQ(read_file(path("trace")).value_or(""), "c");
   EXPECT_FALSE(open_in_place(path("none")));
+}
+
+TEST_F(OutputFile, has_no_name_before_its_commit_so_a_killed_program_leaves_nothing) {
+  if (!Fd(::open(dir_.path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)))
+    GTEST_SKIP() << "the file system has no nameless files";
+  ::umask(022);
+  for (const bool by_link : {true, false}) {
+    for (const char* text : {"one", "two"}) {
+      auto file = value_or_throw(AtomicFile::create(path("f")));
+      value_or_throw(file.write(text));
+      EXPECT_EQ(files(), text == std::string("one") ? 0U : 1U);
+      const auto commit = [&] { return file.commit() ? 0 : 1; };
+      if (by_link) {
+        EXPECT_EQ(commit(), 0);
+      } else {
+        auto child = value_or_throw(fork_child({}, [&] {
+          // Without /proc it cannot be linked.
+          if (::unshare(CLONE_NEWNS) != 0 ||
+              ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+              ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0)
+            return 2;
+          return commit();
+        }));
+        const auto status = value_or_throw(child.wait());
+        if (status == 2) GTEST_SKIP() << "mounts need root";
+        EXPECT_EQ(status, 0);
+      }
+      EXPECT_EQ(read_file(path("f")).value_or(""), text);
+      struct stat there {};
+      EXPECT_EQ(::stat(path("f").c_str(), &there), 0);
+      EXPECT_EQ(there.st_mode & 0777U, 0644U);
+      EXPECT_EQ(files(), 1U);
+    }
+    fs::remove(path("f"));
+  }
 }
 
 TEST_F(OutputFile, links_to_devices_and_descriptors_lead_there) {
