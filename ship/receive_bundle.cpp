@@ -120,11 +120,7 @@ Result<void> check_bundle(int file, const std::string& name, const ReceiveOption
   if (footer.id.hex() != o.id) return fail(name, "another bundle", footer.id.hex());
   const auto bundle = TRY(BundleFile::read(file, name, &footer.id));
   if (what == Check::index) return {};
-  const auto bad = damaged_frames(file, bundle.index);
-  if (bad.empty()) return {};
-  return fail(Error::with_code(
-      EBADMSG, name, "damaged bundle",
-      fmt::format("{} of {} frames have other bytes", bad.size(), bundle.index.frames.size())));
+  return check_frames(file, name, bundle.index);
 }
 
 Result<void> check_received(int directory, const std::string& name, const ReceiveOptions& o) {

@@ -15,6 +15,7 @@
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
+#include "base/try.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
@@ -22,6 +23,7 @@
 #include "resolver/map/tree_index.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tree/read_trees.hpp"
+#include "ship/bundle/frame.hpp"
 #include "ship/registry/oci_helper.hpp"
 
 namespace heddle {
@@ -193,6 +195,20 @@ int wrong_view(const std::string& where, const std::string& what, const MapConte
   return exit_usage;
 }
 
+Result<Fd> open_to_push(const std::string& path) {
+  auto file = open_regular(path);
+  if (!file) return fail(map_open_error(path, file.error().code()));
+  return file;
+}
+
+/// Whether the map, and a bundle's frames, can be read completely.
+Result<void> check_all(int file, const std::string& path) {
+  const auto map = TRY(MapReader::open(file, path));
+  (void)TRY(map.read_all());
+  if (!map.bundle()) return {};
+  return check_frames(file, path, *map.bundle());
+}
+
 }  // namespace
 
 std::string to_text(Json value) {
@@ -356,8 +372,10 @@ int run_lookup(const Command& command) {
 }
 
 int run_push(const Command& command) {
-  read_map(command.map);  // fails for an invalid map
-  const auto bytes = value_or_throw(read_file(command.map, std::size_t{4} << 30));
+  const Fd file = value_or_throw(open_to_push(command.map));
+  value_or_throw(check_all(file.get(), command.map));
+  if (::lseek(file.get(), 0, SEEK_SET) != 0) throw Error::from_errno(command.map, "cannot read");
+  const auto bytes = value_or_throw(read_all(file.get(), command.map, std::size_t{4} << 30));
   const auto title = command.map.substr(command.map.rfind('/') + 1);
   return value_or_throw(run_oci_client(
       "fs-resolve", {"push", "--type", kMapMediaType, "--title=" + title, "--", command.reference},
@@ -370,10 +388,8 @@ int run_pull(const Command& command) {
   if (command.no_cache) words.insert(words.begin() + 1, "--no-cache");
   const auto status = value_or_throw(run_oci_client("fs-resolve", words, "", file.fd()));
   if (status != exit_done) return status;
-  const auto map = MapReader::open(file.fd(), command.reference);
-  const auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));
-  if (!content) {
-    auto reason = content.error().message();
+  if (const auto checked = check_all(file.fd(), command.reference); !checked) {
+    auto reason = checked.error().message();
     if (reason.starts_with(command.reference + ": ")) reason.erase(0, command.reference.size() + 2);
     throw Error(command.reference, "cannot be used", reason, "push it again");
   }

@@ -44,4 +44,13 @@ std::vector<std::size_t> damaged_frames(int file, const BundleIndex& index) {
   return out;
 }
 
+Result<void> check_frames(int file, const std::string& path, const BundleIndex& index) {
+  const auto bad = damaged_frames(file, index);
+  if (bad.empty()) return {};
+  return fail(Error::with_code(EBADMSG, path, "damaged bundle",
+                               std::to_string(bad.size()) + " of " +
+                                   std::to_string(index.frames.size()) +
+                                   " frames have other bytes"));
+}
+
 }  // namespace heddle

@@ -22,4 +22,7 @@ Result<std::string> read_frame(int file, const std::string& path, const BundleIn
 /// The numbers of the frames that cannot be read or decoded; many are read at a time.
 std::vector<std::size_t> damaged_frames(int file, const BundleIndex& index);
 
+/// Reads and decodes all frames. EBADMSG: some are damaged.
+Result<void> check_frames(int file, const std::string& path, const BundleIndex& index);
+
 }  // namespace heddle

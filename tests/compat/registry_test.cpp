@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // Pushing to and pulling from a registry; faulty registries, a full disk, and concurrent clients.
+#include <fcntl.h>
+#include <signal.h>
+
 #include <atomic>
 
 #include "ship/registry/credentials.hpp"
@@ -174,6 +177,24 @@ TEST_F(Registry, serves_a_bundle_unchanged) {
   ASSERT_EQ(pulled.status, 0) << pulled.err;
   EXPECT_EQ(read_file(dir_ / "b.bundle").value_or(""), read_file(bundle).value_or("x"));
   EXPECT_EQ(go({resolve_, "verify", dir_ / "b.bundle"}).status, 0);
+}
+
+TEST_F(Registry, serves_no_bundle_with_a_damaged_frame) {
+  start();
+  const auto map = push_map("/maps/xz");
+  const auto bundle = dir_ / "a.bundle";
+  ASSERT_EQ(go({resolve_, "pack", map, "-o", bundle}).status, 0);
+  const auto file = value_or_throw(open_file(bundle, O_RDWR));
+  ASSERT_EQ(::pwrite(file.get(), "damage", 6, 1000), 6);
+  expect_failure(go({resolve_, "push", bundle, host_ + "/bundles/xz:1"}),
+                 "frames have other bytes");
+  const auto pushed =
+      go({"sh", "-c", "\"$0\" push --type application/vnd.heddle.map.v1 \"$1\" <\"$2\"",
+          staged_program("oci-client"), host_ + "/bundles/xz:1", bundle});
+  ASSERT_EQ(pushed.status, 0) << pushed.err;
+  expect_failure(go({resolve_, "pull", host_ + "/bundles/xz:1", "-o", dir_ / "b.bundle"}),
+                 "cannot be used: damaged bundle: 1 of ");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "b.bundle"));
 }
 
 TEST_F(Registry, client_authenticates_by_the_credential_file) {
