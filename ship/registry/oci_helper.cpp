@@ -23,11 +23,14 @@ Result<int> run_oci_client(const char* program, const std::vector<std::string>& 
   std::vector<std::string> argv = {"oci-client"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   ::setenv("HEDDLE_PROGRAM", program, 1);
-  const int status =
-      TRY(run_and_read(
-              client, argv,
-              {.limit = kNoLimit, .fds = {{content.get(), STDIN_FILENO}, {out, STDOUT_FILENO}}}))
-          .status;
+  const auto c_argv = to_c_array(argv);
+  // It ends with this process, and downloads nothing that nobody waits for.
+  auto child = TRY(fork_child({}, [&]() -> int {
+    if (::dup2(content.get(), STDIN_FILENO) >= 0 && ::dup2(out, STDOUT_FILENO) >= 0)
+      ::execv(client.c_str(), c_argv.data());
+    throw Error::from_errno(client, "cannot start");
+  }));
+  const int status = TRY(child.wait());
   // Killed by a signal.
   if (status != exit_done && status != exit_usage && status != exit_failure)
     return fail("oci-client", "ended unexpectedly", fmt::format("exit status {}", status));

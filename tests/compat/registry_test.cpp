@@ -197,6 +197,26 @@ TEST_F(Registry, serves_no_bundle_with_a_damaged_frame) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "b.bundle"));
 }
 
+TEST_F(Registry, client_ends_with_the_program_that_started_it) {
+  start_odd("    import time; time.sleep(100)\n");
+  auto puller = value_or_throw(spawn(
+      resolve_, {"fs-resolve", "pull", "--no-cache", host_ + "/a:1", "-o", dir_ / "out.map"}));
+  const auto pid = std::to_string(puller.pid());
+  std::string child;
+  EXPECT_TRUE(wait_until(milliseconds(20'000), [&] {
+    child = read_file("/proc/" + pid + "/task/" + pid + "/children").value_or("");
+    if (!child.empty()) child.pop_back();
+    return !child.empty() && read_file("/proc/" + child + "/comm").value_or("") == "oci-client\n";
+  }));
+  ::kill(puller.pid(), SIGKILL);
+  (void)puller.wait();
+  EXPECT_TRUE(wait_until(milliseconds(20'000), [&] {
+    const auto status = read_file("/proc/" + child + "/status").value_or("State:\tZ");
+    return status.find("State:\tZ") != status.npos;
+  }));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out.map"));
+}
+
 TEST_F(Registry, client_authenticates_by_the_credential_file) {
   // user:secret-word, by htpasswd -B.
   const auto passwords = run_checked({"/usr/bin/python3", "-W", "ignore", "-c",
