@@ -32,6 +32,7 @@
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
+#include "ship/bundle/frame.hpp"
 #include "ship/node_step.hpp"
 #include "ship/receive_bundle.hpp"
 
@@ -146,6 +147,8 @@ class Shipment {
     const auto bundle = value_or_throw(BundleFile::read(file.get(), o_.bundle));
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw Error::from_errno(o_.bundle, "cannot be read");
+    // A copy is checked by its node; this one only here, since many nodes would read all of it.
+    if (is_shared()) value_or_throw(check_frames(file.get(), o_.bundle, bundle.index));
     id_ = bundle.index.id.hex();
     size_ = static_cast<std::uint64_t>(status.st_size);
 

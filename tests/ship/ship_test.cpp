@@ -509,6 +509,23 @@ TEST_F(Bundle, is_given_up_when_its_engine_never_ends) {
   EXPECT_THAT(shipped.err, HasSubstr("; reads " + bundle()));
 }
 
+TEST_F(Bundle, with_a_damaged_frame_is_not_shared) {
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const auto ship = [&](const std::string& via) {
+    return run({staged_program("fs-ship"), "--launch", "env --", "--nodes", host, "--job", "a",
+                "--to", dir_.path(), "--via", via, bundle()},
+               {.env = {"SLURM_JOB_ID"}});
+  };
+  EXPECT_EQ(ship("shared").status, 0);
+  const auto file = value_or_throw(open_file(bundle(), O_RDWR));
+  ASSERT_EQ(::pwrite(file.get(), "damage", 6, 5'000'000), 6);
+  const auto refused = ship("shared");
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err,
+              HasSubstr("app.bundle: damaged bundle: 1 of 12 frames have other bytes"));
+}
+
 TEST_F(Bundle, is_not_sent_where_a_limit_forbids_a_file_of_its_size) {
   char host[256] = "";
   ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
