@@ -394,6 +394,7 @@ int run(int argc, char** argv) {
   if (!o.to.starts_with('/')) return usage("--to needs an absolute path");
   if (!o.receive) {
     const bool known = o.via == "sbcast" || o.via == "shared" || o.via.starts_with(kRegistry);
+    if (o.via == kRegistry) return usage("--via registry: needs HOST/REPOSITORY[:TAG]");
     if (!known && o.via.find("{dst}") == o.via.npos)
       return usage("--via '" + o.via + "' is no engine, and no command with {dst}");
     if (o.via == "sbcast" && !o.launch.empty()) return usage("sbcast needs Slurm: give --via");

@@ -524,6 +524,7 @@ TEST_F(Bundle, with_a_damaged_frame_is_not_shared) {
   EXPECT_EQ(refused.status, 3);
   EXPECT_THAT(refused.err,
               HasSubstr("app.bundle: damaged bundle: 1 of 12 frames have other bytes"));
+  EXPECT_EQ(ship("registry:").status, 2);
 }
 
 TEST_F(Bundle, is_not_sent_where_a_limit_forbids_a_file_of_its_size) {
