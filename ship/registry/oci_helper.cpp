@@ -24,7 +24,7 @@ Result<int> run_oci_client(const char* program, const std::vector<std::string>& 
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   ::setenv("HEDDLE_PROGRAM", program, 1);
   const auto c_argv = to_c_array(argv);
-  // It ends with this process, and downloads nothing that nobody waits for.
+  // It ends with this process, and downloads nothing in vain.
   auto child = TRY(fork_child({}, [&]() -> int {
     if (::dup2(content.get(), STDIN_FILENO) >= 0 && ::dup2(out, STDOUT_FILENO) >= 0)
       ::execv(client.c_str(), c_argv.data());
