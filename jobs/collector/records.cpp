@@ -75,7 +75,8 @@ class RecordOf {
                         static_cast<unsigned long>(st.st_size) + used_ <= limit.rlim_cur));
     const long n = fits ? syscall6(__NR_write, fd, as_long(bytes_), used_) : 0;
     if (fits && own) count_own(1, n);
-    if (fd >= 0 && n != static_cast<long>(used_)) syscall6(__NR_fchmod, fd, kLostMode);
+    // Not of a limit that the program has: its parent tells its end.
+    if (fits && n != static_cast<long>(used_)) syscall6(__NR_fchmod, fd, kLostMode);
     if (fd >= 0) syscall6(__NR_close, fd);
     for (unsigned i = 0; i < sizeof(RecordHeader); ++i) bytes_[i] = bytes_[at_ + i];
     at_ = 0;
