@@ -384,7 +384,8 @@ int run_push(const Command& command) {
 
 int run_pull(const Command& command) {
   auto file = value_or_throw(AtomicFile::create(command.map));
-  std::vector<std::string> words = {"pull", "--type", kMapMediaType, "--", command.reference};
+  std::vector<std::string> words = {"pull", "--type",         kMapMediaType, "--out=" + command.map,
+                                    "--",   command.reference};
   if (command.no_cache) words.insert(words.begin() + 1, "--no-cache");
   const auto status = value_or_throw(run_oci_client("fs-resolve", words, "", file.fd()));
   if (status != exit_done) return status;

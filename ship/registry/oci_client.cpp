@@ -2,7 +2,7 @@
 //
 // The helper libexec/heddle/oci-client, which compat-gen, compat-check and fs-resolve start:
 //   oci-client push --type T [--title NAME] [--attach IMAGE] REF   stdin: content, stdout: digest
-//   oci-client pull --type T REF                                   stdout: content, all or nothing
+//   oci-client pull --type T [--out NAME] REF                      stdout: content, all or nothing
 //   oci-client pull --no-cache --type T REF                        stdout: a file, checked in place
 // Its exit status is 0, 2 or 3; messages begin with the name in $HEDDLE_PROGRAM.
 #include <fcntl.h>
@@ -148,9 +148,9 @@ Result<Descriptor> layer_of(const std::string& text, const std::string& type,
 /// tag is used only when the registry cannot be reached, with a warning.
 class Puller {
  public:
-  /// `out`: without the cache, the file that takes the content; -1: with the cache.
-  Puller(const Reference& from, const std::string& type, int out)
-      : from_(from), type_(type), client_(from), out_(out), cache_(out < 0) {}
+  /// `out`: without the cache, the file that takes the content, called `name`; -1: with the cache.
+  Puller(const Reference& from, const std::string& type, int out, const std::string& name)
+      : from_(from), type_(type), client_(from), out_(out), name_(name), cache_(out < 0) {}
 
   /// The content, at offset 0.
   Result<Fd> run() {
@@ -173,7 +173,7 @@ class Puller {
 
   /// To the cache, else to a scratch file; never to memory.
   Result<Fd> fetch(const Descriptor& layer) {
-    if (out_ >= 0) return client_.get_blob(layer, out_);
+    if (out_ >= 0) return client_.get_blob(layer, out_, name_);
     auto cached = cache_.create_blob(layer.digest);
     Fd scratch;
     if (!cached) scratch = TRY(make_scratch_file());
@@ -222,6 +222,7 @@ class Puller {
   const std::string& type_;
   RegistryClient client_;
   int out_;
+  const std::string& name_;
   BlobCache cache_;
   bool warned_ = false;
 };
@@ -241,7 +242,7 @@ Result<std::string> push(const Reference& to, std::string_view content,
   // The default tag, `latest`, would be the image's own.
   const auto tag = options.attach_to.empty() || to.tagged ? to.tag : std::string();
   if (!tag.empty()) {
-    const auto old = client.get_manifest(tag);
+    const auto old = client.get_manifest(tag, "cannot push");
     if (!old && old.error().code() != ENOENT) return fail(old.error());
     if (old && text_member(parse_json(old->text), "artifactType") != options.type)
       return fail(Error::with_code(EEXIST, to.text(), "cannot push",
@@ -250,7 +251,8 @@ Result<std::string> push(const Reference& to, std::string_view content,
   Json manifest = {
       {"schemaVersion", 2}, {"mediaType", kManifestType}, {"artifactType", options.type}};
   Descriptor subject;
-  if (!options.attach_to.empty()) subject = TRY(client.get_manifest(options.attach_to)).descriptor;
+  if (!options.attach_to.empty())
+    subject = TRY(client.get_manifest(options.attach_to, "cannot push")).descriptor;
   const auto config = TRY(client.put_blob("{}", kEmptyType));
   const auto layer = TRY(client.put_blob(content, options.type));
   const auto descriptor = [](const Descriptor& one) {
@@ -268,6 +270,7 @@ Result<std::string> push(const Reference& to, std::string_view content,
 struct Options {
   PushOptions push;
   std::string reference, attach;
+  std::string out = "stdout";  ///< what standard output is called
   bool no_cache = false;
 };
 
@@ -295,13 +298,13 @@ int run_pull(const Options& o) {
   if (o.no_cache && (::fstat(STDOUT_FILENO, &status) != 0 || !S_ISREG(status.st_mode)))
     throw Error("stdout", "is not a regular file", "", "pull without --no-cache");
   const auto content =
-      value_or_throw(Puller(from, o.push.type, o.no_cache ? STDOUT_FILENO : -1).run());
+      value_or_throw(Puller(from, o.push.type, o.no_cache ? STDOUT_FILENO : -1, o.out).run());
   if (o.no_cache) return exit_done;
   ssize_t sent = 0;
   do {
     sent = ::sendfile(STDOUT_FILENO, content.get(), nullptr, std::size_t{1} << 30);
   } while (sent > 0 || (sent < 0 && errno == EINTR));
-  if (sent < 0) throw Error::from_errno("stdout", "cannot write");
+  if (sent < 0) throw Error::from_errno(o.out, "cannot write");
   return exit_done;
 }
 
@@ -317,6 +320,7 @@ int oci_client(int argc, const char* const* argv) {
     sub->add_option("REF", o.reference, "HOST[:PORT]/REPOSITORY[:TAG]")->required();
   }
   pull->add_flag("--no-cache", o.no_cache, "Write to standard output, a file, only");
+  pull->add_option("--out", o.out, "What messages call standard output");
   push->add_option("--title", o.push.title, "The file's name");
   push->add_option("--attach", o.attach, "Image in the same repository that it is about");
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;

@@ -341,9 +341,10 @@ bool RegistryClient::is_safe(const std::string& url) const {
                               (location_.insecure && at.host == location_.host));
 }
 
-tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer,
-                                              const std::string& what) const {
-  const auto name = at_.host + "/" + at_.repository;
+tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer, const std::string& what,
+                                              const std::string& version) const {
+  const auto name = at_.host + "/" + at_.repository +
+                    (version.empty() ? "" : (is_digest(version) ? "@" : ":") + version);
   std::string reason = fmt::format("HTTP status {}", answer.status);
   const auto json = parse_json(answer.body);
   if (const auto& errors = list_member(json, "errors"); !errors.empty())
@@ -466,7 +467,8 @@ Result<HttpAnswer> RegistryClient::send(HttpRequest request, const char* actions
   }
 }
 
-Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string& version) {
+Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string& version,
+                                                              const char* what) {
   HttpRequest request;
   request.url = url("manifests/" + version);
   request.most_bytes = kMostManifest;
@@ -474,7 +476,7 @@ Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string&
                                  "application/vnd.docker.distribution.manifest.v2+json",
                                  "application/vnd.docker.distribution.manifest.list.v2+json")};
   auto answer = TRY(send(std::move(request), "pull"));
-  if (answer.status != 200) return refused(answer, "cannot pull");
+  if (answer.status != 200) return refused(answer, what, version);
   const Descriptor descriptor{media_type_of(answer), digest_of(answer.body), answer.body.size()};
   const std::string announced = header(answer, "docker-content-digest");
   if ((is_digest(version) && version != descriptor.digest) ||
@@ -483,14 +485,14 @@ Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string&
   return Manifest{descriptor, std::move(answer.body)};
 }
 
-Result<Fd> RegistryClient::get_blob(const Descriptor& blob, int file) {
+Result<Fd> RegistryClient::get_blob(const Descriptor& blob, int file, const std::string& name) {
   std::uint64_t size = 0;
   HttpRequest request;
   request.url = url("blobs/" + blob.digest);
   request.most_bytes = blob.size;
   request.take = [&](std::string_view piece) {
     size += piece.size();
-    return write_all(file, piece, "the copy of " + at_.text());
+    return write_all(file, piece, name.empty() ? "the copy of " + at_.text() : name);
   };
   const auto answer = TRY(send(std::move(request), "pull"));
   if (answer.status != 200) return refused(answer, "cannot pull");

@@ -50,10 +50,11 @@ class RegistryClient {
     Descriptor descriptor;
     std::string text;
   };
-  /// The manifest behind a tag or digest. ENOENT: there is none.
-  Result<Manifest> get_manifest(const std::string& version);
-  /// Writes it to `file`, which is empty. Result: that file, open for reading, at offset 0.
-  Result<Fd> get_blob(const Descriptor& blob, int file);
+  /// The manifest behind a tag or digest. ENOENT: there is none. `what` is said of a refusal.
+  Result<Manifest> get_manifest(const std::string& version, const char* what = "cannot pull");
+  /// Writes it to `file`, which is empty, and is called `name` in messages if that is given.
+  /// Result: that file, open for reading, at offset 0.
+  Result<Fd> get_blob(const Descriptor& blob, int file, const std::string& name = {});
   /// Uploads unless the registry has it.
   Result<Descriptor> put_blob(std::string_view content, const std::string& media_type);
   /// `version`: a tag; empty: the manifest's digest. `subject` not empty: the manifest refers to
@@ -81,7 +82,8 @@ class RegistryClient {
                         const std::string& artifact_type);
   Result<void> add_to_fallback(const std::string& subject, const Descriptor& one,
                                const std::string& artifact_type);
-  tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what) const;
+  tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what,
+                                const std::string& version = {}) const;
   tl::unexpected<Error> damaged(const char* reason) const;
 
   Location location_;
