@@ -3,6 +3,7 @@
 // fs-ship on a real Slurm of four nodes (tests/support/cluster). The engine of most cases is a
 // script around sbcast that does harm on the way.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -502,11 +503,37 @@ TEST_F(Bundle, is_given_up_when_its_engine_never_ends) {
   ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
   const auto shipped =
       run({staged_program("fs-ship"), "--launch", "env --", "--nodes", host, "--job", "a", "--to",
-           dir_.path(), "--copy-timeout", "1", "--via", "sh -c 'exec sleep 1000' {dst}", bundle()},
+           dir_.path(), "--copy-timeout", "1", "--via",
+           "sh -c 'sleep 1000 & echo $! >>" + (dir_ / "pids") + "; wait' {dst}", bundle()},
           {.env = {"SLURM_JOB_ID"}});
   EXPECT_EQ(shipped.status, 1);
   EXPECT_THAT(shipped.err, HasSubstr("sh: stopped: it takes longer than 1.0 s"));
   EXPECT_THAT(shipped.err, HasSubstr("; reads " + bundle()));
+  // Nor does what it has started go on.
+  const auto pids = lines_of(value_or_throw(read_file(dir_ / "pids")));
+  EXPECT_EQ(pids.size(), 3U);
+  for (const auto& pid : pids)
+    EXPECT_THAT(read_file("/proc/" + pid + "/cmdline").value_or(""), Not(HasSubstr("sleep")));
+}
+
+TEST_F(Bundle, a_signal_reaches_its_engine) {
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  auto shipper = value_or_throw(
+      spawn(staged_program("fs-ship"),
+            {"fs-ship", "--launch", "env --", "--nodes", host, "--job", "a", "--to", dir_.path(),
+             "--via", "sh -c 'echo $$ >" + (dir_ / "pid") + "; exec sleep 1000' {dst}", bundle()}));
+  std::string pid;
+  EXPECT_TRUE(wait_until(std::chrono::seconds(20), [&] {
+    pid = read_file(dir_ / "pid").value_or("");
+    return pid.ends_with('\n');
+  }));
+  pid.pop_back();
+  ::kill(shipper.pid(), SIGINT);
+  EXPECT_EQ(value_or_throw(shipper.wait()), 128 + SIGINT);
+  EXPECT_TRUE(wait_until(std::chrono::seconds(20), [&] {
+    return read_file("/proc/" + pid + "/cmdline").value_or("").empty();
+  }));
 }
 
 TEST_F(Bundle, with_a_damaged_frame_is_not_shared) {
