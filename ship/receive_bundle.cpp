@@ -127,7 +127,11 @@ Result<void> check_received(int directory, const std::string& name, const Receiv
   const Fd file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return fail_errno(name, "has not arrived");
   TRY(check_bundle(file.get(), name, o, Check::frames));
-  if (::fchmod(file.get(), 0400) != 0) return fail_errno(name, "cannot be used");
+  // On a read-only file system only where it has that mode already.
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 ||
+      ((status.st_mode & 07777) != 0400 && ::fchmod(file.get(), 0400) != 0))
+    return fail_errno(name, "cannot be used");
   return {};
 }
 
@@ -140,7 +144,7 @@ class Receiver {
 
   int run() {
     if (o_.shared) return finish(check_source(), "shared");
-    if (auto made = make_directory(); !made) return finish(made, "");
+    if (auto made = make_directory(); !made) return has_copy() ? finish({}, "copy") : finish(made, "");
     remove_old_directories(o_);
     if (check_received(directory_.get(), bundle_, o_)) return finish({}, "copy");
     link_source();
@@ -177,6 +181,13 @@ class Receiver {
     if (::symlinkat(o_.source.c_str(), directory_.get(), other.c_str()) != 0 && errno == ENOENT)
       return fail_errno(path, "cannot be used");
     return {};
+  }
+
+  /// Whether there is a checked copy in a directory that cannot be written.
+  bool has_copy() {
+    const auto path = job_directory(o_.to, o_.job);
+    const auto there = RunDirectory::find(path);
+    return there && check_trusted_directory(path) && check_received(there->get(), bundle_, o_);
   }
 
   /// bundle_path() names a readable bundle from here on, whatever happens to this process.
