@@ -124,6 +124,9 @@ class Shipment {
 
   int run() {
     prepare();
+    if (o_.min_nodes > nodes_.size())
+      return usage_error("fs-ship",
+                         fmt::format("--min-nodes {} of {} nodes", o_.min_nodes, nodes_.size()));
     for (int round = 0; round < kRounds; ++round) {
       const auto todo = missing();
       if (todo.empty()) break;
@@ -167,8 +170,6 @@ class Shipment {
       if (!names.insert(short_name(name)).second) throw Error(name, "named twice");
       nodes_.push_back({name});
     }
-    if (o_.min_nodes > nodes_.size())
-      throw Error("--min-nodes", "there are fewer nodes", std::to_string(nodes_.size()));
     if (is_slurm_) live_ = live_jobs();
   }
 
