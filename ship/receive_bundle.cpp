@@ -144,7 +144,8 @@ class Receiver {
 
   int run() {
     if (o_.shared) return finish(check_source(), "shared");
-    if (auto made = make_directory(); !made) return has_copy() ? finish({}, "copy") : finish(made, "");
+    if (auto made = make_directory(); !made)
+      return has_copy() ? finish({}, "copy") : finish(made, "");
     remove_old_directories(o_);
     if (check_received(directory_.get(), bundle_, o_)) return finish({}, "copy");
     link_source();

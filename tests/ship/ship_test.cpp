@@ -492,12 +492,12 @@ TEST_F(Bundle, is_copied_by_any_command_without_slurm) {
   EXPECT_EQ(run({"cmp", bundle(), directory + "/" + id_ + ".bundle"}).status, 0);
   EXPECT_EQ(ship({"--min-nodes", "2", "--via", "cp {src} {dst}"}).status, 2);
   if (::geteuid() == 0) {  // a copy that is there counts, also where nothing can be written
-    const auto again = run(
-        {"unshare", "-m", "sh", "-c",
-         "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"",
-         directory, staged_program("fs-ship"), "--launch", "env --", "--nodes", host, "--job",
-         "a-7", "--to", dir_.path(), "--via", "false {dst}", bundle()},
-        {.env = {"SLURM_JOB_ID"}});
+    const auto again =
+        run({"unshare", "-m", "sh", "-c",
+             "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"",
+             directory, staged_program("fs-ship"), "--launch", "env --", "--nodes", host, "--job",
+             "a-7", "--to", dir_.path(), "--via", "false {dst}", bundle()},
+            {.env = {"SLURM_JOB_ID"}});
     EXPECT_EQ(again.status, 0) << again.err;
   }
   fs::remove_all(directory);
