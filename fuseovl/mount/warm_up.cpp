@@ -127,15 +127,17 @@ class Wanted {
 
   bool check() {
     pollfd mounts{mounts_.get(), POLLPRI, 0};
-    if (::poll(&mounts, 1, 0) <= 0) return true;
+    if (is_gone_ || ::poll(&mounts, 1, 0) <= 0) return !is_gone_;
     const auto mounted = find_mount(mount_point_);
-    return mounted && *mounted && (*mounted)->device == device_;
+    is_gone_ = !mounted || !*mounted || (*mounted)->device != device_;
+    return !is_gone_;
   }
 
  private:
   std::string mount_point_;
   Fd mounts_;
   dev_t device_ = 0;
+  bool is_gone_ = false;
 };
 
 /// Chooses files to read ahead, each once, smallest first, as many as the budget allows: ld.so
