@@ -5,6 +5,7 @@
 
 #include "fuseovl/mount/warm_up.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "resolver/map/tree_index.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/elf_farm.hpp"
 
@@ -145,11 +146,22 @@ TEST_F(Warm, names_of_trees_need_no_daemon_after_the_prefetch) {
 TEST_F(Warm, prefetch_of_many_names_ends_early) {
   HEDDLE_NEEDS_OPEN_TREE();
   constexpr int kDirectories = 300, kFiles = 100;
-  for (int i = 0; i < kDirectories * kFiles; ++i)
-    write_text_file(
-        dir_ / ("site/d" + std::to_string(i / kFiles) + "/f" + std::to_string(i % kFiles)), "");
-  maker_.add_tree(dir_ / "site");
-  maker_.write(dir_ / "map");
+  const auto named = [](const std::string& name, unsigned mode) {
+    TreeIndexWriter::Entry entry;
+    entry.name = name;
+    entry.mode = static_cast<std::uint16_t>(mode);
+    return entry;
+  };
+  auto root = named("", S_IFDIR | 0755U);  // files that are not read need not be there
+  for (int i = 0; i < kDirectories; ++i) {
+    auto& directory = root.children.emplace_back(named("d" + std::to_string(i), S_IFDIR | 0755U));
+    for (int k = 0; k < kFiles; ++k)
+      directory.children.push_back(named("f" + std::to_string(k), S_IFREG | 0644U));
+  }
+  fs::create_directory(dir_ / "site");
+  auto content = maker_.content();
+  content.trees = {{dir_ / "site", value_or_throw(TreeIndexWriter::encode(std::move(root)))}};
+  value_or_throw(write_map(content, dir_ / "map"));
   const auto begin = std::chrono::steady_clock::now();
   {
     const Mount m(dir_ / "map", dir_ / "mnt");
