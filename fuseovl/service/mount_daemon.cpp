@@ -213,7 +213,8 @@ Result<void> start_daemon(const MountSettings& settings) {
     // With the device open here, requests of this process would outlive a daemon that dies.
     mount.device.reset();
     ready.other.reset();
-    const auto bundle = overlay->places_in_bundle();
+    const auto bundle =
+        settings.prefetch > 0 ? overlay->places_in_bundle() : std::optional<BundlePlaces>();
     overlay.reset();
     return wait_and_warm(ready.one, mount, settings.prefetch, bundle);
   };

@@ -42,6 +42,13 @@ class BundleMount : public ::testing::Test {
   void pack(const Strings& more = {}) {
     run_checked(Strings{resolve_, "pack", map_, "-o", bundle_} + more);
   }
+  /// A trace, run.txt, of a run that opened one file of the tree.
+  void record_one_file() {
+    write_text(dir_ / "run.txt",
+               "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
+               "1\t7\t7\topen\tOK\t" +
+                   tree_ + "/pkg3/mod.py\n");
+  }
   /// The origin is no longer there.
   void hide_origin() {
     fs::rename(tree_, tree_ + ".gone");
@@ -179,10 +186,7 @@ TEST_F(BundleMount, files_of_trees_are_read_ahead_too) {
 
 TEST_F(BundleMount, of_a_trace_only_its_own_files_are_read_ahead) {
   HEDDLE_NEEDS_OPEN_TREE();
-  write_text(dir_ / "run.txt",
-             "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
-             "1\t7\t7\topen\tOK\t" +
-                 tree_ + "/pkg3/mod.py\n");
+  record_one_file();
   pack({"--trace", dir_ / "run.txt"});
   const Mount mount(bundle_, dir_ / "mnt");
   mount.wait_for_prefetch();
@@ -206,10 +210,7 @@ TEST_F(BundleMount, opens_no_original_of_what_it_has) {
 }
 
 TEST_F(BundleMount, of_a_trace_serves_the_rest_from_the_originals) {
-  write_text(dir_ / "run.txt",
-             "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
-             "1\t7\t7\topen\tOK\t" +
-                 tree_ + "/pkg3/mod.py\n");
+  record_one_file();
   pack({"--trace", dir_ / "run.txt"});
   const Mount mount(bundle_, dir_ / "mnt");
   EXPECT_EQ(wrong(mount), "");
@@ -219,10 +220,7 @@ TEST_F(BundleMount, of_a_trace_serves_the_rest_from_the_originals) {
 
 TEST_F(BundleMount, what_a_run_takes_from_the_originals_is_in_the_next_bundle) {
   if (::geteuid() != 0) HEDDLE_SKIP("trees over their own paths need root or a user namespace");
-  write_text(dir_ / "run.txt",
-             "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
-             "1\t7\t7\topen\tOK\t" +
-                 tree_ + "/pkg3/mod.py\n");
+  record_one_file();
   add(".netrc", "machine x password y");
   run_checked({resolve_, "build", "-o", map_, "--tree", tree_, "/bin/sh"});
   pack({"--trace", dir_ / "run.txt"});
