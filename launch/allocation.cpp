@@ -25,6 +25,7 @@
 #include "base/task_pool.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
+#include "launch/step_check.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "ship/engine.hpp"
 
@@ -59,6 +60,11 @@ constexpr std::chrono::seconds kShellsTime{10};
 /// So many nodes that do not answer, when none has answered: the shell reaches none.
 constexpr int kMostSilent = 4;
 
+Result<std::string> own_program() {
+  std::string bin = TRY(own_program_dir());
+  return bin + "/fs-launch";
+}
+
 /// Whether the job's own shell, or batch script, runs this: not a task, which may start no step.
 long nodes_of_job() {
   const char* count = std::getenv("SLURM_JOB_NUM_NODES");
@@ -66,6 +72,23 @@ long nodes_of_job() {
   // salloc's interactive step: slurm.h, SLURM_INTERACTIVE_STEP.
   const bool is_task = step && std::string_view(step) != "4294967290";
   return std::getenv("SLURM_JOB_ID") && count && !is_task ? std::strtol(count, nullptr, 10) : 0;
+}
+
+std::string first_of(const Words& names) {
+  for (const auto& name : names)
+    if (const char* value = std::getenv(name.c_str())) return value;
+  return "";
+}
+
+std::string nodes_of_component(long i) {
+  return first_of({fmt::format("SLURM_JOB_NODELIST_HET_GROUP_{}", i),
+                   fmt::format("SLURM_JOB_NODELIST_PACK_GROUP_{}", i)});
+}
+
+std::string nodes_list() {
+  std::string out;
+  for (long i = 0; i < het_components(); ++i) out += (i == 0 ? "" : ",") + nodes_of_component(i);
+  return out.empty() ? first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) : out;
 }
 
 struct CheckAnswer {
@@ -81,49 +104,6 @@ CheckAnswer answer_in(const std::string& line) {
   std::getline(parts >> std::ws, out.why);
   out.why = escape_for_terminal(out.why);
   return out;
-}
-
-Result<void> check_nodes(const std::string& program, long count) {
-  const auto number = std::to_string(count);
-  // As fs-ship's step: beside running steps, without a share of what they hold.
-  const Words words = {"timeout",
-                       kMostSeconds,
-                       "srun",
-                       "--overlap",
-                       "--mem=0",
-                       "--mpi=none",
-                       "--quiet",
-                       "--no-kill",
-                       "--kill-on-bad-exit=0",
-                       "--ntasks-per-node=1",
-                       "-N",
-                       number,
-                       "-n",
-                       number,
-                       program,
-                       kCheckOption};
-  const ReadOptions quietly{.limit = kCheckTime, .messages = Messages::dropped};
-  const auto timeout = TRY(find_program(words[0]));
-  const auto text = TRY(run_and_read(timeout, words, quietly)).out;
-  std::set<std::string> here;
-  std::string wrong;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(kHere)) continue;
-    const auto [node, why] = answer_in(line);
-    here.insert(node);
-    if (!why.empty()) wrong += fmt::format("{}{}: {}", wrong.empty() ? "" : "; ", node, why);
-  }
-  if (!wrong.empty()) return fail("", wrong);
-  if (static_cast<long>(here.size()) == count) return {};
-  std::vector<std::string> missing;
-  const char* list = std::getenv("SLURM_JOB_NODELIST");
-  for (auto& name : slurm_nodes(list ? list : ""))
-    if (!here.contains(name.substr(0, name.find('.')))) missing.push_back(std::move(name));
-  return fail(program, "cannot be executed on all nodes",
-              fmt::format("{} of {} do not answer{}{}", count - static_cast<long>(here.size()),
-                          count, missing.empty() ? "" : ": ", fmt::join(missing, ",")),
-              "install heddle at one path of all nodes");
 }
 
 /// The nodes of a job outside of Slurm, but this one.
@@ -262,19 +242,12 @@ Result<void> check_named_nodes(const std::string& program, const LineNodes& line
               "install heddle at one path of all nodes");
 }
 
-/// A failure is reported only: the bundle's own path does for nodes that have no copy.
-Result<std::string> ship_bundle(const std::string& bin, const std::string& map,
-                                const std::string& engine) {
-  const auto program = bin + "/fs-ship";
-  auto path =
-      TRY(run_and_read(program, {program, "-q", "--via", engine, "--", map}, {.limit = kNoLimit}))
-          .out;
-  while (path.ends_with('\n')) path.pop_back();
-  if (path.empty()) return fail(map, "cannot be copied to the nodes");
-  return path;
-}
-
 }  // namespace
+
+long het_components() {
+  const char* size = std::getenv("SLURM_HET_SIZE");
+  return size ? std::strtol(size, nullptr, 10) : 0;
+}
 
 std::vector<std::string> slurm_nodes(const std::string& list) {
   const auto scontrol = find_program("scontrol");
@@ -285,22 +258,85 @@ std::vector<std::string> slurm_nodes(const std::string& list) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-Result<void> prepare_nodes(LaunchSettings& settings, const LineNodes& line, const std::string& ship,
-                           bool dry_run) {
-  bool is_bundle = false;
-  if (!settings.map.empty()) is_bundle = TRY(MapReader::open(settings.map)).bundle() != nullptr;
-  if (!is_bundle && !ship.empty() && ship != "no")
+Result<std::string> run_on_slurm_nodes(long count, const Words& words) {
+  const std::string program = TRY(own_program());
+  Words all = {"timeout", kMostSeconds, "srun"};
+  const auto add = [&](std::size_t nodes, const Words& group) {
+    const auto number = std::to_string(nodes);
+    // As fs-ship's step: beside running steps, without a share of what they hold.
+    all.insert(all.end(), {"--overlap", "--mem=0", "--mpi=none", "--prolog=none", "--epilog=none",
+                           "--quiet", "--no-kill", "--kill-on-bad-exit=0", "--ntasks-per-node=1",
+                           "-N", number, "-n", number});
+    all.insert(all.end(), group.begin(), group.end());
+    all.push_back(program);
+    all.insert(all.end(), words.begin(), words.end());
+  };
+  const long components = het_components();
+  if (components < 2) add(static_cast<std::size_t>(count), {});
+  for (long i = 0; components > 1 && i < components; ++i) {
+    if (i > 0) all.emplace_back(":");
+    add(slurm_nodes(nodes_of_component(i)).size(), {fmt::format("--het-group={}", i)});
+  }
+  const auto timeout = TRY(find_program(all[0]));
+  return TRY(run_and_read(timeout, all, {.limit = kCheckTime, .messages = Messages::dropped})).out;
+}
+
+Result<void> check_slurm_nodes(long count) {
+  const std::string program = TRY(own_program());
+  const auto text = TRY(run_on_slurm_nodes(count, {kCheckOption}));
+  std::set<std::string> here;
+  std::string wrong;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(kHere)) continue;
+    const auto [node, why] = answer_in(line);
+    if (here.insert(node).second && !why.empty())
+      wrong += fmt::format("{}{}: {}", wrong.empty() ? "" : "; ", node, why);
+  }
+  if (!wrong.empty()) return fail("", wrong);
+  if (static_cast<long>(here.size()) == count) return {};
+  std::vector<std::string> missing;
+  for (auto& name : slurm_nodes(nodes_list()))
+    if (!here.contains(name.substr(0, name.find('.')))) missing.push_back(std::move(name));
+  return fail(program, "cannot be executed on all nodes",
+              fmt::format("{} of {} do not answer{}{}", count - static_cast<long>(here.size()),
+                          count, missing.empty() ? "" : ": ", fmt::join(missing, ",")),
+              "install heddle at one path of all nodes");
+}
+
+Result<std::string> ship_bundle(const std::string& map, const std::string& engine) {
+  const std::string bin = TRY(own_program_dir());
+  const auto program = bin + "/fs-ship";
+  auto path =
+      TRY(run_and_read(program, {program, "-q", "--via", engine, "--", map}, {.limit = kNoLimit}))
+          .out;
+  while (path.ends_with('\n')) path.pop_back();
+  if (path.empty()) return fail(map, "cannot be copied to the nodes");
+  return path;
+}
+
+Result<void> prepare_nodes(LaunchSettings& settings, const LineNodes& line,
+                           const NodeOptions& options) {
+  std::string id;
+  if (!settings.map.empty())
+    if (const auto bundle = TRY(MapReader::open(settings.map)).bundle()) id = bundle->id.hex();
+  if (id.empty() && !options.ship.empty() && options.ship != "no")
     warn(Error(settings.map, "--ship: is no bundle", "the nodes read it where it is",
                "fs-resolve pack MAP -o BUNDLE"));
-  if (dry_run) return {};
-  const std::string bin = TRY(own_program_dir());
+  const bool is_copied = !id.empty() && options.ship != "no";
+  const auto engine = is_copied ? (options.ship.empty() ? "sbcast" : options.ship) : "";
   const long count = nodes_of_job();
   // A rank's nodes are those of the launcher that started it, which were checked then.
-  if (count == 0 && !rank_from_environment()) TRY(check_named_nodes(bin + "/fs-launch", line));
+  const bool is_first = count == 0 && !rank_from_environment();
+  if (is_first && line.may_be_srun && find_program("srun"))
+    plan_step_check(settings, engine, is_copied ? id : "", options.quiet);
+  if (options.dry_run) return {};
+  const std::string program = TRY(own_program());
+  if (is_first) TRY(check_named_nodes(program, line));
   if (count < 2) return {};
-  TRY(check_nodes(bin + "/fs-launch", count));
-  if (!is_bundle || ship == "no") return {};
-  auto path = ship_bundle(bin, settings.map, ship.empty() ? "sbcast" : ship);
+  TRY(check_slurm_nodes(count));
+  if (!is_copied) return {};
+  auto path = ship_bundle(settings.map, engine);
   if (path)
     settings.map = std::move(*path);
   else

@@ -44,6 +44,7 @@
 #include "launch/rank_signals.hpp"
 #include "launch/rank_watch.hpp"
 #include "launch/session/hold.hpp"
+#include "launch/step_check.hpp"
 #include "launch/sub_commands.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
@@ -361,6 +362,10 @@ void inherit(LaunchSettings& own, const LaunchSettings& outer) {
     (own.*field).insert((own.*field).end(), (outer.*field).begin(), (outer.*field).end());
   };
   if (own.image.empty()) {
+    if (own.map.empty()) {
+      own.ship = outer.ship;
+      own.bundle = outer.bundle;
+    }
     for (auto field : {&LaunchSettings::map, &LaunchSettings::stage, &LaunchSettings::via,
                        &LaunchSettings::python})
       take(field);
@@ -392,6 +397,7 @@ AppEnd launch(Options& o) {
   const auto guiding = given_for_guiding(o.settings, o.ship);
   const bool is_named = !o.settings.image.empty();
   const auto outer = outer_settings();
+  remove_step_check();                                 // this one plans its own
   if (!outer || !o.profile.empty()) apply_profile(o);  // else the outer one has done so
   if (outer && !outer->image.empty() && !guiding.empty())
     return {usage_error("fs-launch", guiding + ": not allowed within fs-launch --image")};
@@ -445,7 +451,7 @@ AppEnd launch(Options& o) {
     if (reports) o.settings.reports = reports->path();
   }
   const auto line = LauncherLine(launcher.value_or(""), o.command, false).nodes();
-  if (auto ready = prepare_nodes(o.settings, line, o.ship, o.dry_run); !ready)
+  if (auto ready = prepare_nodes(o.settings, line, {o.ship, o.dry_run, o.quiet}); !ready)
     return unguided(ready.error());
   if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
   std::optional<Hold> hold;
@@ -488,8 +494,10 @@ AppEnd launch(Options& o) {
 }
 
 int run_program(int argc, char** argv) {
+  if (argc > 0 && is_step_check(argv[0])) return check_step(argc, argv);
   if (argc > 1 && std::string_view(argv[1]) == kRankOption) return become_rank(argc, argv);
   if (argc == 2 && std::string_view(argv[1]) == kCheckOption) return check_node();
+  if (argc == 4 && std::string_view(argv[1]) == kMarkOption) return mark_step(argv[2], argv[3]);
   Options o;
   CLI::App app("Start an MPI job whose ranks find their libraries in advance, by its own launcher.",
                "fs-launch");

@@ -14,6 +14,7 @@
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "launch/launcher_line.hpp"
+#include "launch/step_check.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
 namespace heddle::launch {
@@ -78,6 +79,8 @@ Result<Hooks> hooks_for(const LaunchSettings& settings, const std::string& progr
     if (!is_free) is_free = TRY(line.is_free(agent));
     if (is_free) out.variables.emplace_back(agent.variable, hook);
   }
+  if (!settings.step_check.empty())
+    out.variables.emplace_back(kPrologVariable, step_check_program(prefix));
   out.notes = std::move(line.notes);
   return out;
 }
@@ -96,6 +99,7 @@ void remove_hooks() {
   for (const auto& agent : kAgentHooks)
     if (const auto value = environment.get(agent.variable); value && is_ours(*value))
       ::unsetenv(agent.variable);
+  remove_step_check();
   ::unsetenv(kLaunchVariable);
   const auto list = environment.get("LD_AUDIT");
   if (!list) return;

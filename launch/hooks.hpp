@@ -5,6 +5,7 @@
 // a script starts is not known.
 //   LD_AUDIT         the audit library, which executes the agent in each process that is a rank
 //   HEDDLE_LAUNCH    the agent and its settings (base/rank_mark.hpp)
+//   SLURM_PROLOG     has srun check the nodes that it allocates itself (launch/step_check.hpp)
 //   OMPI_MCA_orte_fork_agent, PRTE_MCA_odls_base_exec_agent
 //                    Open MPI and PRRTE hand no other variables to other nodes: env(1) sets these
 //                    two and executes kHookWords, another env(1), by which static ranks enter, too

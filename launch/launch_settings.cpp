@@ -65,6 +65,10 @@ void for_each_field(Settings& s, const Each& each) {
   each("job", s.job);
   each("job-start", s.job_start);
   each("job-to", s.job_to);
+  each("step-check", s.step_check);
+  each("prolog", s.prolog);
+  each("ship", s.ship);
+  each("bundle", s.bundle);
   each("signals", s.signals);
 }
 

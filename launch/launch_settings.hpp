@@ -24,7 +24,11 @@ struct LaunchSettings {
   std::string job;                          ///< id of the job that is collected; empty: none is
   std::string job_start;                    ///< its start, microseconds since the epoch
   std::string job_to;                       ///< the directory for its archives
-  std::string signals;                      ///< as restore_signals() takes them; empty: as they are
+  std::string step_check;  ///< check_step() decides for each step of Slurm's; empty: it does not
+  std::string prolog;      ///< the user's own of srun; "none"; empty: the site's
+  std::string ship;        ///< the engine of fs-ship that copies `map`; empty: none does
+  std::string bundle;      ///< the id of `map`, if it may be copied
+  std::string signals;     ///< as restore_signals() takes them; empty: as they are
 };
 
 /// The value of kLaunchVariable for ranks that execute `agent`, whose name has no comma: of

@@ -247,6 +247,8 @@ Result<std::string> LauncherLine::examine() {
 
 LineNodes LauncherLine::nodes() const {
   LineNodes out;
+  // Older ones copy their program's words to a place for 1,023.
+  out.may_be_srun = (kind_ == Kind::srun && command_.size() < 1000) || kind_ == Kind::other;
   if (kind_ != Kind::hydra && kind_ != Kind::open_mpi) return out;
   const auto word_at = [&](std::size_t i) { return i < command_.size() ? command_[i] : ""; };
   bool is_options = true, may_be_value = false;

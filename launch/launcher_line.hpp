@@ -46,6 +46,7 @@ struct LineNodes {
   std::vector<std::string> names;
   std::vector<std::string> files;  ///< of names, a line each
   std::string shell;               ///< a command line; empty: it names none
+  bool may_be_srun = false;        ///< it is srun's, or that of a program that may start srun
 };
 
 inline constexpr const char* kRemoteRanks = "ranks on other nodes";

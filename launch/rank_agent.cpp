@@ -35,6 +35,7 @@
 #include "launch/rank_report.hpp"
 #include "launch/rank_signals.hpp"
 #include "launch/session/hold.hpp"
+#include "launch/step_check.hpp"
 #include "resolver/map/learn_format.hpp"
 
 namespace heddle::launch {
@@ -284,7 +285,7 @@ int become_rank(int argc, char** argv) {
   std::string path = argv[2];
   std::vector<std::string> words{argv + 3, argv + argc};
   const char* value = std::getenv(kLaunchVariable);
-  const auto settings = decode(value ? value : "");
+  auto settings = decode(value ? value : "");
   if (settings) restore_signals(settings->signals);
   if (words.size() > kHookWords.size() &&
       std::ranges::equal(kHookWords, words | std::views::take(kHookWords.size()))) {
@@ -309,12 +310,18 @@ int become_rank(int argc, char** argv) {
                          *settings, path, words);
 #endif
   remove_hooks();
+  const auto unguided = settings ? take_step_check(*settings) : std::string();
   Rank rank(path, std::move(words), settings.value_or(LaunchSettings()));
   std::string why = settings ? "" : "fs-launch is of another version";
+  if (settings && !unguided.empty() && !(settings->image + settings->hold).empty()) {
+    report(Error("", unguided, "this rank does not start"));  // check_step() ends the step
+    return 126;
+  }
   if (settings && !settings->hold.empty())
     hold_rank(settings->hold, rank_from_environment().value_or(0), job_size());
   const auto profile = take_profile(settings ? settings->profile : "");
   if (!profile) why = profile.error().message();
+  if (!unguided.empty()) why = unguided;
   if (Environment().get("HEDDLE") == "off") why = "HEDDLE=off";
   if (settings && !settings->image.empty() && why != "HEDDLE=off")
     return rank.become_contained(profile);

@@ -33,6 +33,7 @@
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
 #include "ship/bundle/frame.hpp"
+#include "ship/job_directory.hpp"
 #include "ship/node_step.hpp"
 #include "ship/receive_bundle.hpp"
 
@@ -55,7 +56,7 @@ constexpr std::string_view kEnded[] = {"BOOT_FAIL", "CANCELLED", "COMPLETED",   
                                        "FAILED",    "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"};
 
 struct Options {
-  std::string bundle, via = "sbcast", launch, to = "/tmp", job, json;
+  std::string bundle, via = "sbcast", launch, to = kNodeDirectory, job, json;
   std::vector<std::string> nodes;
   std::size_t min_nodes = 0;  ///< 0: all
   unsigned timeout = 60;
@@ -218,6 +219,8 @@ class Shipment {
                    "--overlap",
                    "--mem=0",
                    "--mpi=none",
+                   "--prolog=none",
+                   "--epilog=none",
                    "--no-kill",
                    "--kill-on-bad-exit=0",
                    "--quiet",

@@ -27,6 +27,7 @@
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
 #include "ship/bundle/frame.hpp"
+#include "ship/job_directory.hpp"
 
 namespace heddle::ship {
 namespace {
@@ -34,10 +35,6 @@ namespace {
 using State = Answer::State;
 
 constexpr const char* kNoRoom = "no room for the bundle";
-/// In directories of jobs that Slurm has numbered; others' numbers mean nothing to squeue.
-constexpr const char* kSlurmMark = "slurm";
-
-std::string directory_prefix() { return fmt::format("heddle-job-{}-", ::geteuid()); }
 
 /// As Slurm names it, else the host's name.
 std::string node_name() {
@@ -70,7 +67,7 @@ void remove_old_directories(const ReceiveOptions& o) {
   if (own == 0 || std::ranges::count(o.live, o.job) == 0) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(o.to.c_str()), ::closedir);
   if (!listing) return;
-  const auto prefix = directory_prefix();
+  const auto prefix = job_directory_prefix();
   while (const dirent* entry = ::readdir(listing.get())) {
     const std::string name = entry->d_name;
     if (!name.starts_with(prefix)) continue;
@@ -249,14 +246,6 @@ class Receiver {
 constexpr const char* kStates[] = {"ready", "ok", "failed"};
 
 }  // namespace
-
-std::string job_directory(const std::string& to, const std::string& job) {
-  return to + "/" + directory_prefix() + job;
-}
-
-std::string bundle_path(const std::string& directory, const std::string& id) {
-  return directory + "/" + id + ".bundle";
-}
 
 std::string to_line(const Answer& answer) {
   const nlohmann::json out = {{"node", to_json_text(answer.node)},

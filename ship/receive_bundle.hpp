@@ -34,10 +34,6 @@ struct ReceiveOptions {
   bool shared = false;            ///< only check the source, there is no copy
 };
 
-/// The job's directory on each node.
-std::string job_directory(const std::string& to, const std::string& job);
-std::string bundle_path(const std::string& directory, const std::string& id);
-
 /// What a node says, one JSON object a line: {"node", "state", "step", "source", "error"}.
 struct Answer {
   enum class State { ready, ok, failed };

@@ -34,6 +34,7 @@
 #include "fsgen/guided_environment.hpp"
 #include "launch/session/manifest.hpp"
 #include "launch/session/processes.hpp"
+#include "ship/job_directory.hpp"
 
 namespace heddle::launch {
 namespace {
@@ -47,9 +48,6 @@ constexpr std::size_t kLineBytes = 400;  ///< of an answer in one line, twice as
 constexpr std::size_t kOutputBytes = 32'768;
 constexpr const char* kSessions = "session.";
 constexpr const char* kDaemonVariable = "HEDDLE_SESSION_DAEMON";
-constexpr const char* kSlurmMark = "slurm";  ///< as in ship/receive_bundle.cpp
-
-std::string job_prefix() { return fmt::format("heddle-job-{}-", ::geteuid()); }
 
 Result<Fd> open_directory(int at, const std::string& name) {
   Fd out(::openat(at, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -67,7 +65,7 @@ Result<Fd> make_directory(int at, const std::string& name) {
 class JobDirectory {
  public:
   static Result<JobDirectory> open(const AgentOptions& o) {
-    const auto path = o.to + "/" + job_prefix() + o.job;
+    const auto path = ship::job_directory(o.to, o.job);
     for (int attempt = 0;; ++attempt) {
       JobDirectory out(TRY(RunDirectory::open_at(path)));
       TRY(check_trusted_directory(path));
@@ -77,7 +75,7 @@ class JobDirectory {
         return fail(path, "no program can be staged there", "mounted noexec",
                     "name another directory of the nodes with --to");
       if (std::getenv("SLURM_JOB_ID"))
-        (void)Fd(::openat(out.top_.get(), kSlurmMark, O_WRONLY | O_CREAT | O_CLOEXEC, 0400));
+        (void)Fd(::openat(out.top_.get(), ship::kSlurmMark, O_WRONLY | O_CREAT | O_CLOEXEC, 0400));
       auto made = out.make_session(o.id);
       if (made) return out;
       // Another session's end may have removed the directory meanwhile.
@@ -105,7 +103,7 @@ class JobDirectory {
           in_use = true;
         else
           remove_session(top.path() + "/" + name);
-      } else if (name != "." && name != ".." && name != "locks" && name != kSlurmMark &&
+      } else if (name != "." && name != ".." && name != "locks" && name != ship::kSlurmMark &&
                  name != "content") {
         in_use = true;
       }
@@ -117,7 +115,8 @@ class JobDirectory {
     std::error_code failed;
     for (fs::directory_iterator at(to, failed), end; !failed && at != end; at.increment(failed))
       if (const auto path = at->path().string();
-          at->path().filename().string().starts_with(job_prefix()) && check_trusted_directory(path))
+          at->path().filename().string().starts_with(ship::job_directory_prefix()) &&
+          check_trusted_directory(path))
         if (const auto top = RunDirectory::find(path)) sweep(*top);
   }
   void sweep_own() const { sweep(top_); }

@@ -136,6 +136,8 @@ std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& 
                            "--gres=none",
                            "--mem=0",
                            "--mpi=none",
+                           "--prolog=none",
+                           "--epilog=none",
                            "--quiet",
                            "--no-kill",
                            "--kill-on-bad-exit=0",
@@ -367,9 +369,10 @@ Result<Session::Shipped> Session::ship() const {
   const auto source = directory_ + "/pack";
   const auto pack = TRY(write_pack(source, manifest.items(), wanted));
   const bool is_shared = settings_.via == "shared";
-  const auto target = is_shared ? source
-                                : fmt::format("{}/heddle-job-{}-{}/session.{}/pack", settings_.to,
-                                              ::geteuid(), settings_.job, settings_.id);
+  const auto target =
+      is_shared ? source
+                : fmt::format("{}/session.{}/pack",
+                              ship::job_directory(settings_.to, settings_.job), settings_.id);
   Request request;
   request.op = Op::stage;
   request.words = {target, pack.hash.hex()};

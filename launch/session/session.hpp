@@ -8,6 +8,7 @@
 
 #include "base/fd.hpp"
 #include "launch/session/messages.hpp"
+#include "ship/job_directory.hpp"
 
 namespace heddle::launch {
 
@@ -19,7 +20,7 @@ struct CreateOptions {
   std::string pmix;                ///< a table of ranks, which `ranks` and `nodes` are taken from
   std::string rsh;                 ///< `COMMAND NODE agent...`; empty: srun
   bool local = false;              ///< this machine alone: neither srun nor a remote shell
-  std::string to = "/tmp";
+  std::string to = ship::kNodeDirectory;
   std::string via;  ///< sbcast, shared, or a command with {src} and {dst}
   int tool = -1;    ///< a pid, with which the session ends
   int seconds = 30;

@@ -88,24 +88,80 @@ TEST_F(OnNodes, static_and_setuid_ranks_are_counted) {
   }
 }
 
+/// A program whose libraries are in app.bundle alone. Result: what it prints.
+std::string make_bundle(Cluster& cluster, const std::string& bin, const std::string& directory) {
+  const auto farm = ElfFarm::build(directory, {.libraries = 40});
+  const auto made = cluster.sh(bin + "/fs-resolve build -o app.map farm/app && " + bin +
+                               "/fs-resolve pack app.map -o app.bundle && mv farm/lib lib && "
+                               "mkdir farm/lib");
+  EXPECT_EQ(made.status, 0) << made.err;
+  return farm.output;
+}
+
+std::string times(int number, const std::string& text) {
+  std::string out;
+  while (number-- > 0) out += text;
+  return out;
+}
+
 TEST_F(OnNodes, bundle_is_shipped_once_and_libraries_are_not_read_from_their_files) {
-  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 40});
-  const auto made = cluster_->sh(bin_ + "/fs-resolve build -o app.map farm/app && " + bin_ +
-                                 "/fs-resolve pack app.map -o app.bundle && mv farm/lib lib && "
-                                 "mkdir farm/lib");
-  ASSERT_EQ(made.status, 0) << made.err;
+  const auto output = make_bundle(*cluster_, bin_, dir_ / "farm");
   std::ofstream(dir_ / "copies") << "stat -c '%n %i %Y' /tmp/heddle-job-*/*.bundle\n";
   const auto launch = fs_launch_ + " --report --map app.bundle srun -Q -n8 farm/app; ";
   const auto copies = "srun -Q sh copies | sort >"s;
   const auto result = cluster_->sh("salloc -Q -N4 sh -c '" + launch + copies + "one; " + launch +
                                    copies + "two; srun -Q rm -rf /tmp/heddle-job-0-1'");
   EXPECT_EQ(result.status, 0) << result.err;
-  std::string expected;
-  for (int i = 0; i < 16; ++i) expected += farm.output;
-  EXPECT_EQ(result.out, expected) << result.err;
+  EXPECT_EQ(result.out, times(16, output)) << result.err;
   EXPECT_THAT(result.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
   EXPECT_EQ(lines_of(cluster_->sh("cat one").out).size(), 4U);
   EXPECT_EQ(cluster_->sh("cmp one two").status, 0);
+}
+
+/// The bundle's file is gone once the nodes have their copies: no rank reads it.
+TEST_F(OnNodes, bundle_is_shipped_to_nodes_that_srun_allocates) {
+  const auto output = make_bundle(*cluster_, bin_, dir_ / "farm");
+  std::ofstream(dir_ / "prolog") << "#!/bin/sh\nmv app.bundle gone && printf '%s\\n' \"$0\" \"$@\" "
+                                    "\"${LD_AUDIT-none}\" >>said\n";
+  fs::permissions(dir_ / "prolog", fs::perms(0755));
+  const auto path = dir_ / "prolog";
+  const auto launch = [&](const std::string& before) {
+    const auto done = cluster_->sh(before + fs_launch_ +
+                                   " --report --map app.bundle srun -Q -N4 -n8 farm/app 'a b' ''");
+    EXPECT_EQ(done.out, times(8, output)) << done.err;
+    EXPECT_THAT(done.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
+    EXPECT_EQ(read_file(dir_ / "said").value_or(""), path + "\nfarm/app\na b\n\n" +
+                                                         fs::path(bin_).parent_path().string() +
+                                                         "/lib/heddle/libheddle-audit.so\n");
+    EXPECT_EQ(cluster_->sh("mv gone app.bundle && rm said").status, 0);
+  };
+  launch("SLURM_PROLOG=" + path + " ");
+  // A site's.
+  ASSERT_EQ(
+      cluster_->sh("echo SrunProlog=" + path + " >>$SLURM_CONF && scontrol reconfigure").status, 0);
+  launch("");
+  const auto none =
+      cluster_->sh("SLURM_PROLOG=none " + fs_launch_ +
+                   " --slow / srun -Q -N1 -n1 sh -c 'echo ${LD_AUDIT-none} $SLURM_PROLOG'");
+  EXPECT_EQ(none.err, "");
+  EXPECT_THAT(none.out, testing::EndsWith("/libheddle-audit.so none\n"));
+  EXPECT_FALSE(fs::exists(dir_ / "said"));
+}
+
+/// Neither in an allocation of srun's own nor in a batch job's, whose other steps go on.
+TEST_F(OnNodes, no_rank_runs_outside_of_its_image_on_a_node_without_heddle) {
+  ASSERT_EQ(cluster_->on(3, "mount -t tmpfs none " + bin_).status, 0);
+  const auto srun = "srun -Q -N4 -n4 touch " + dir_ / "ran.$i";
+  for (const auto& launch :
+       {"--image / --backend bare " + srun, "--hold --hold-limit 9 " + srun,
+        "--image / --backend bare sh -c 'salloc -Q -N4 sh -c \"" + srun + "\"'"}) {
+    const auto done = cluster_->sh("for i in 1 2 3; do " + fs_launch_ + " " + launch +
+                                   "; test $? = 137 || exit 1; done");
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(done.err, HasSubstr("1 of 4 do not answer: n3"));
+    EXPECT_TRUE(wait_until(10s, [&] { return cluster_->sh("squeue -h").out.empty(); }));
+    for (const auto* name : {"ran.", "ran.1"}) EXPECT_FALSE(fs::exists(dir_ / name)) << launch;
+  }
 }
 
 TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
@@ -115,13 +171,47 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
   EXPECT_EQ(result.status, 0);
   EXPECT_EQ(result.out, "none\nnone\nnone\nnone\n");
   EXPECT_THAT(result.err, HasSubstr("n3: the job runs without heddle"));
-  // Where nodes are not known each rank decides.
-  const auto ranks = cluster_->sh(fs_launch_ +
-                                  " --report --slow / srun -Q -N4 -n4 sh -c 'hostname; sleep 4' "
-                                  "| sort");
-  EXPECT_EQ(ranks.out, "n1\nn2\nn3\nn4\n");
-  EXPECT_THAT(ranks.err, HasSubstr("3 of 4 ranks guided on 3 nodes"));
-  EXPECT_THAT(ranks.err, HasSubstr("1 rank did not report (2; none of n3): "));
+  // Nodes that srun allocates itself, for a script or not, by a user or root.
+  std::ofstream(dir_ / "script") << "srun -Q -N4 -n4 sh -c 'hostname; sleep 4'\n";
+  fs::permissions(dir_.path(), fs::perms(0755));
+  fs::create_directories(dir_ / "home");
+  run_checked({"chown", "65534", dir_ / "home"});
+  for (const auto& [before, launcher] :
+       {std::pair{""s, "srun -Q -N4 -n4 sh -c 'hostname; sleep 4'"},
+        {"HOME=$PWD/home XDG_CACHE_HOME= setpriv --reuid 65534 --clear-groups "s, "sh script"}}) {
+    const auto ranks =
+        cluster_->sh(before + fs_launch_ + " --report --slow / " + launcher + " | sort");
+    EXPECT_EQ(ranks.out, "n1\nn2\nn3\nn4\n");
+    EXPECT_THAT(ranks.err, HasSubstr("do not answer: n3: the job runs without heddle\n"));
+    EXPECT_THAT(ranks.err, HasSubstr("0 of 4 ranks guided on 3 nodes"));
+    EXPECT_THAT(ranks.err, HasSubstr("1 rank did not report (2"));
+    EXPECT_THAT(ranks.err, testing::ContainsRegex("\nn1 +1 +0 .*do not answer: n3\n"));
+  }
+  // The marks of a job are gone with its epilog, or here with the node.
+  EXPECT_EQ(cluster_->on(1, "stat -c %a /tmp/heddle-job-* | sort -u").out, "700\n");
+}
+
+class OnNodesOfSeveralJobs : public OnNodes {
+  void start_cluster() override { cluster_.emplace(dir_.path(), 4, "", "", "backfill"); }
+};
+
+TEST_F(OnNodesOfSeveralJobs, all_components_are_checked) {
+  const auto launch = [&](const std::string& before, const std::string& line) {
+    const auto done = cluster_->sh(before + fs_launch_ + " --report --slow / srun -Q " + line);
+    EXPECT_EQ(sorted_lines(done.out), (Strings{"n1", "n2", "n3"})) << done.err;
+    return done.err;
+  };
+  const auto both = [&] {
+    return launch("", "-N1 -n1 hostname : -N2 -n2 hostname") +
+           launch("salloc -Q -N1 : -N2 ", "--het-group=0,1 hostname");
+  };
+  const auto good = both();
+  EXPECT_THAT(good, Not(HasSubstr("warning")));
+  EXPECT_THAT(good, Not(HasSubstr(" 0 of 3 ranks")));
+  ASSERT_EQ(cluster_->on(3, "mount -t tmpfs none " + bin_).status, 0);
+  const auto bad = both();
+  EXPECT_THAT(bad, HasSubstr(" 0 of 3 ranks"));
+  EXPECT_THAT(bad, Not(HasSubstr(" 2 of 3 ranks")));
 }
 
 /// Outside of Slurm: nodes are known by a file, are asked by the launcher's remote shell, and one

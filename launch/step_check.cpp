@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+#include "launch/step_check.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/child.hpp"
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/find_program.hpp"
+#include "base/launch/app_process.hpp"
+#include "base/log.hpp"
+#include "base/open_regular.hpp"
+#include "base/paths.hpp"
+#include "base/rank_mark.hpp"
+#include "base/run_directory.hpp"
+#include "base/run_program.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
+#include "fsgen/guided_environment.hpp"
+#include "launch/allocation.hpp"
+#include "launch/hooks.hpp"
+#include "ship/job_directory.hpp"
+
+namespace heddle::launch {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* kProgram = "heddle-srun-prolog";
+constexpr const char* kQuietly = "quietly";
+constexpr std::chrono::seconds kAnswerTime{10};
+constexpr std::size_t kLargestMark = 4096;
+/// srun's, which it would take for those of the steps that are ours.
+constexpr const char* kOfStep[] = {
+    kPrologVariable, "SLURM_EPILOG", "SLURM_TASK_PROLOG",   "SLURM_TASK_EPILOG",
+    "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_JOB_NUM_NODES", "SLURM_NNODES",
+    "SLURM_NTASKS",  "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// A requeued job counts its steps again.
+std::string mark_name(const std::string& step) {
+  return fmt::format("unguided.{}.{}", step, variable("SLURM_RESTART_COUNT"));
+}
+
+/// What srun would execute without heddle; empty: nothing.
+std::string own_prolog(const LaunchSettings& settings) {
+  if (!settings.prolog.empty()) return settings.prolog == "none" ? "" : settings.prolog;
+  // SrunProlog, which the variable replaces.
+  const auto scontrol = find_program("scontrol");
+  if (!scontrol) return "";
+  const auto shown = run_and_read(*scontrol, {"scontrol", "show", "config"},
+                                  {.limit = kAnswerTime, .messages = Messages::dropped});
+  std::istringstream lines(shown ? shown->out : "");
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("SrunProlog ")) continue;
+    const auto at = line.find("= ");
+    const auto value = at == line.npos ? "" : line.substr(at + 2);
+    return value == "(null)" ? "" : value;
+  }
+  return "";
+}
+
+/// As srun does; a file that it cannot execute is none for it.
+int become_own_prolog(const std::string& path, int argc, char** argv, const Environment& given) {
+  if (path.empty() || ::access(path.c_str(), R_OK | X_OK) != 0) return exit_done;
+  Words words{path};
+  words.insert(words.end(), argv + 1, argv + argc);
+  auto environment = given;
+  environment.set(kPrologVariable, path);
+  const int error = execute({path, words, environment.entries()});
+  warn(Error::from_errno(path, "srun's prolog cannot be executed", error));
+  return exit_done;
+}
+
+/// Of the step's job, all nodes. Result: the line that says why not.
+Result<void> prepare_step(const LaunchSettings& settings, long count) {
+  TRY(check_slurm_nodes(count));
+  // sbcast does not copy to several jobs.
+  if (settings.ship.empty() || count < 2 || het_components() > 1) return {};
+  const auto shipped = ship_bundle(settings.map, settings.ship);
+  if (!shipped) warn(shipped.error());
+  return {};
+}
+
+/// Its ranks would run outside of the image, or would not be held. After a prolog that fails srun
+/// still starts some; if it is killed none start, and its watcher ends the step, and the job if it
+/// is srun's own.
+int end_step() {
+  const auto parent = ::getppid();
+  const auto name = read_file(fmt::format("/proc/{}/comm", parent), 64);
+  if (name && *name == "srun\n") ::kill(parent, SIGKILL);
+  return exit_failure;
+}
+
+}  // namespace
+
+void plan_step_check(LaunchSettings& settings, const std::string& engine, const std::string& id,
+                     bool quiet) {
+  settings.step_check = quiet ? kQuietly : "yes";
+  settings.ship = engine;
+  settings.bundle = id;
+  const char* own = std::getenv(kPrologVariable);
+  if (own) settings.prolog = *own ? own : "none";
+}
+
+void remove_step_check() {
+  if (!is_step_check(variable(kPrologVariable))) return;
+  const auto settings = decode(variable(kLaunchVariable));
+  ::unsetenv(kPrologVariable);
+  if (settings && !settings->prolog.empty()) ::setenv(kPrologVariable, settings->prolog.c_str(), 1);
+}
+
+std::string step_check_program(const std::string& prefix) {
+  return prefix + "/libexec/heddle/" + kProgram;
+}
+
+bool is_step_check(const std::string& program) { return base_name(program) == kProgram; }
+
+int check_step(int argc, char** argv) {
+  const Environment given;
+  const auto settings = decode(variable(kLaunchVariable));
+  const auto job = variable("SLURM_JOB_ID"), step = variable("SLURM_STEP_ID");
+  const long count = std::strtol(variable("SLURM_NNODES").c_str(), nullptr, 10);
+  if (!settings || job.empty() || step.empty() || count < 1) return exit_done;
+  // srun reports the first Ctrl-C only, and ends this program with itself.
+  ::signal(SIGINT, SIG_IGN);
+  remove_hooks();
+  for (const char* name : kOfStep) ::unsetenv(name);
+  if (!settings->step_check.empty() && given.get("HEDDLE") != "off") {
+    const bool is_needed = !settings->image.empty() || !settings->hold.empty();
+    const auto done = prepare_step(*settings, count);
+    if (!done) {
+      (void)run_on_slurm_nodes(count, {kMarkOption, step, done.error().message()});
+      if (is_needed) {
+        report(done.error());
+        return end_step();
+      }
+      if (settings->step_check != kQuietly)
+        warn(Error("", done.error().message(), "the job runs without heddle", done.error().hint()));
+    }
+  }
+  ::signal(SIGINT, SIG_DFL);
+  return become_own_prolog(own_prolog(*settings), argc, argv, given);
+}
+
+int mark_step(const std::string& step, const std::string& why) {
+  const auto path = ship::job_directory(ship::kNodeDirectory, variable("SLURM_JOB_ID"));
+  const auto directory = value_or_throw(RunDirectory::open_at(path));
+  value_or_throw(check_trusted_directory(path));
+  const auto write = [&](const std::string& name, const std::string& text) {
+    const Fd file(::openat(directory.get(), name.c_str(),
+                           O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file) throw Error::from_errno(path + "/" + name, "cannot be written", errno);
+    value_or_throw(write_all(file.get(), text, name));
+  };
+  write(ship::kSlurmMark, "");
+  write(mark_name(step), why.substr(0, kLargestMark));
+  return exit_done;
+}
+
+std::string take_step_check(LaunchSettings& settings) {
+  if (settings.step_check.empty()) return "";
+  const auto directory =
+      RunDirectory::find(ship::job_directory(ship::kNodeDirectory, variable("SLURM_JOB_ID")));
+  if (!directory || !check_trusted_directory(directory->path())) return "";
+  if (const auto path = ship::bundle_path(directory->path(), settings.bundle);
+      !settings.bundle.empty() && ::access(path.c_str(), R_OK) == 0)
+    settings.map = path;
+  const auto mark = mark_name(variable("SLURM_STEP_ID"));
+  const Fd file(
+      ::openat(directory->get(), mark.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file) return "";
+  auto why = read_all(file.get(), mark, kLargestMark).value_or("");
+  return why.empty() ? "another node of the job cannot guide" : why;
+}
+
+}  // namespace heddle::launch
