@@ -136,14 +136,12 @@ int submit_command(int argc, char** argv) {
       });
 }
 
-/// KEY=VALUE words as pairs.
+/// Words that are KEY=VALUE, as pairs.
 std::vector<std::pair<std::string, std::string>> parse_pairs(
     const std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> out;
   for (const std::string& word : words) {
     const auto equals = word.find('=');
-    if (equals == std::string::npos || equals == 0)
-      throw Error(word, "not an annotation", "KEY=VALUE expected");
     out.emplace_back(word.substr(0, equals), word.substr(equals + 1));
   }
   return out;
@@ -199,6 +197,9 @@ int annotate_command(int argc, char** argv) {
         if (job.find('=') != std::string::npos && !is_path(job))
           words.insert(words.begin(), std::exchange(job, {}));
         if (words.empty()) return usage_error("fs-job annotate", "no KEY=VALUE given");
+        for (const auto& word : words)
+          if (const auto equals = word.find('='); equals == 0 || equals == word.npos)
+            return usage_error("fs-job annotate", "'" + word + "' is not KEY=VALUE");
         return change_tags(url, job, true, replace, parse_pairs(words));
       });
 }

@@ -177,6 +177,7 @@ TEST_F(Collected, a_wrong_annotation_is_refused_before_anything_is_made) {
     EXPECT_EQ(result.out, "");
     EXPECT_THAT(result.err, HasSubstr("'" + wrong + "' is not KEY=VALUE"));
     EXPECT_EQ(fs_job({"start", "--annotate", wrong}).status, 2);
+    EXPECT_EQ(fs_job({"annotate", "1", wrong}).status, 2);
   }
   EXPECT_FALSE(fs::exists(dir_ / "spool"));
 }
