@@ -17,6 +17,8 @@
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/mounts.hpp"
+#include "base/paths.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/slow_files.hpp"
@@ -30,8 +32,9 @@ namespace {
 /// A detached copy of the mount that `path` is in, from there on.
 Result<Fd> copy_of(const std::string& path, bool recursive) {
   // <linux/mount.h> cannot stand beside <sys/mount.h>: OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC,
-  // AT_RECURSIVE.
-  const unsigned flags = 1U | O_CLOEXEC | AT_SYMLINK_NOFOLLOW | (recursive ? 0x8000U : 0U);
+  // AT_RECURSIVE. An automount is copied as it is.
+  const unsigned flags =
+      1U | O_CLOEXEC | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | (recursive ? 0x8000U : 0U);
   Fd copy(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path.c_str(), flags)));
   if (!copy) return fail_errno(path, "cannot copy the mount");
   return copy;
@@ -41,21 +44,44 @@ Result<void> attach(const Fd& copy, const std::string& path) {
   constexpr unsigned kFromEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
   if (::syscall(SYS_move_mount, copy.get(), "", AT_FDCWD, path.c_str(), kFromEmptyPath) == 0)
     return {};
-  return fail(Error::from_errno(path, "cannot attach a mount", errno,
-                                errno == ENOENT ? "mkdir -p " + path : ""));
+  const int error = errno;
+  struct stat status {};
+  const bool is_other = ::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
+  return fail(Error::from_errno(path, "cannot attach a mount", error,
+                                error == ENOENT ? "mkdir -p " + path
+                                : is_other      ? "it must be a directory, as in the map"
+                                                : ""));
+}
+
+/// The holes of `tree`, and what is mounted in it on this node: files of another file system, which
+/// the map does not have. None lies below another one.
+Result<std::vector<std::string>> paths_that_show_through(const TreePlace& tree) {
+  std::vector<std::string> out;
+  for (const auto& hole : tree.holes) out.push_back(tree.path + "/" + hole);
+  for (const auto& mount : TRY(list_mounts()))
+    if (is_below(mount.point, tree.path) && std::ranges::none_of(out, [&](const auto& path) {
+          return is_at_or_below(mount.point, path);
+        }))
+      out.push_back(mount.point);
+  return out;
 }
 
 Result<void> cover(const std::string& served, const TreePlace& tree) {
   std::vector<std::pair<std::string, Fd>> originals;
-  for (const auto& hole : tree.holes) {
-    auto original = copy_of(tree.path + "/" + hole, true);
+  for (const auto& path : TRY(paths_that_show_through(tree))) {
+    auto original = copy_of(path, true);
     if (!original && original.error().code() == ENOENT) continue;  // removed meanwhile
     if (!original) return fail(std::move(original.error()));
-    originals.emplace_back(tree.path + "/" + hole, std::move(*original));
+    originals.emplace_back(path, std::move(*original));
   }
   const Fd copy = TRY(copy_of(served, false));
   TRY(attach(copy, tree.path));
-  for (const auto& [path, original] : originals) TRY(attach(original, path));
+  for (const auto& [path, original] : originals)
+    if (auto attached = attach(original, path); !attached)
+      return attached.error().code() == ENOENT
+                 ? fail(path, "a mount point that the map does not have", "",
+                        "unmount it, or build the map again")
+                 : attached;
   return {};
 }
 

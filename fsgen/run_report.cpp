@@ -56,6 +56,16 @@ std::string text_of_trees(const RunReport& report) {
   return out;
 }
 
+std::string text_of_limits(const RunReport& report) {
+  std::string out;
+  for (const auto& way : report.passed_over)
+    out += fmt::format("  not possible    {}\n", escape_for_terminal(way));
+  for (const auto& limit : report.limits) out += fmt::format("  limit           {}\n", limit);
+  if (report.left_running)
+    out += "  the mount stays until the last process that APP left behind has ended\n";
+  return out;
+}
+
 /// Without APP itself, which the first line is about.
 std::uint64_t processes_not_in_map(const RunReport& report) {
   const auto& counters = report.counters;
@@ -73,7 +83,8 @@ std::optional<std::uint64_t> RunReport::start_ns() const {
 std::string to_text(const RunReport& report) {
   if (!report.guided && report.counters.guided_processes == 0) {
     return fmt::format("{}: ran unguided: {}\n", escape_for_terminal(report.app),
-                       report.unguided_reason);
+                       report.unguided_reason) +
+           text_of_trees(report) + text_of_limits(report);
   }
   std::string out;
   const bool audited = report.loader != "environment";
@@ -148,12 +159,7 @@ std::string to_text(const RunReport& report) {
                            ? "where it is served without them: try --via direct"
                            : "where it is served: try --plugins " +
                                  escape_for_terminal(suspect.directory) + " (or --via direct)");
-  for (const auto& way : report.passed_over)
-    out += fmt::format("  not possible    {}\n", escape_for_terminal(way));
-  for (const auto& limit : report.limits) out += fmt::format("  limit           {}\n", limit);
-  if (report.left_running)
-    out += "  the mount stays until the last process that APP left behind has ended\n";
-  return out;
+  return out + text_of_limits(report);
 }
 
 nlohmann::json to_json(const RunReport& report) {

@@ -354,6 +354,19 @@ Result<std::string> make_pages(const MapContent& content) {
   return store::write_databases(databases);
 }
 
+/// What fs-ship has put on this node, or a link to it, is called ID.bundle: bytes that came by
+/// another way than the id must be those of the id.
+Result<void> check_bundle_name(const std::string& path, const ContentHash& id) {
+  constexpr std::string_view kEnd = ".bundle";
+  const auto name = std::string_view(path).substr(path.rfind('/') + 1);
+  const auto stem = name.substr(0, name.size() - std::min(kEnd.size(), name.size()));
+  const bool is_id = name.ends_with(kEnd) && stem.size() == id.hex().size() &&
+                     stem.find_first_not_of("0123456789abcdef") == stem.npos;
+  if (!is_id || stem == id.hex()) return {};
+  return fail(Error::with_code(ESTALE, path, "is another bundle than its name says", id.hex(),
+                               "fs-ship BUNDLE once more, or another name"));
+}
+
 }  // namespace
 
 Result<MapReader> MapReader::open(const std::string& path) {
@@ -368,6 +381,7 @@ Result<MapReader> MapReader::open(int file, const std::string& path) {
   std::string bytes;
   if (is_bundle(file)) {
     auto bundle = TRY(BundleFile::read(file, path));
+    TRY(check_bundle_name(path, bundle.index.id));
     out.bundle_ = std::make_shared<const BundleIndex>(std::move(bundle.index));
     bytes = std::move(bundle.map);
   } else {

@@ -65,8 +65,10 @@ struct File {
 // is. docs/formats/bundle.md has these lists.
 using Patterns = std::span<const char* const>;
 constexpr const char* kSecrets[] = {".netrc", "_netrc", ".git-credentials", ".pypirc", ".pgpass"};
-constexpr const char* kSecretDirectories[] = {".git", ".ssh", ".gnupg", ".aws"};
+/// Also files of these names: a submodule's .git.
+constexpr const char* kSecretDirectories[] = {".git", ".ssh", ".gnupg", ".aws", ".docker", ".kube"};
 constexpr const char* kKeyNames[] = {"*.pem", "*.key", "id_*"};
+constexpr const char* kKeyStores[] = {"*.p12", "*.pfx", "*.jks", "*.kdbx"};
 /// glibc's own libraries work only with each other, and with the machine's.
 constexpr const char* kLibc[] = {"ld-linux*.so*",   "ld64.so*",          "libc.so.6",
                                  "libm.so.6",       "libmvec.so.1",      "libdl.so.2",
@@ -89,15 +91,16 @@ const char* reason_to_leave_out(const std::string& path, std::uint32_t mode) {
   const auto name = path.substr(path.rfind('/') + 1);
   if ((mode & S_IROTH) == 0) return "others may not read them";
   if (matches(kSecrets, name)) return "they hold passwords";
+  if (matches(kKeyStores, name)) return "they are private keys";
   if (matches(kLibc, name)) return "libc and its loader are the machine's";
   if (matches(kGpuDrivers, name)) return "GPU drivers are the machine's";
-  for (const auto& part : std::filesystem::path(path).parent_path())
-    if (matches(kSecretDirectories, part.native()))
-      return "they are in .git or directories of keys";
+  for (const auto& part : std::filesystem::path(path))
+    if (matches(kSecretDirectories, part.native())) return "they are .git or directories of keys";
   return nullptr;
 }
 
 bool is_private_key(std::string_view content, const File& file) {
+  if (content.starts_with("\xef\xbb\xbf")) content.remove_prefix(3);  // a byte order mark
   const bool has_name = std::ranges::any_of(file.names(), [](const std::string& path) {
     return matches(kKeyNames, path.substr(path.rfind('/') + 1));
   });
@@ -181,6 +184,7 @@ class Packer {
       while (whole.size() > 1 && whole.ends_with('/')) whole.pop_back();
       included_.push_back(std::move(whole));
     }
+    find_closed();
     add_compiled_python();
     add_objects();
     add_trees();
@@ -201,8 +205,9 @@ class Packer {
   Result<BundleInput> pack() {
     warn_of_unknown();
     std::vector<File*> chosen;
+    const auto mode_and_name = [this](const auto& path, auto mode) { return reason(path, mode); };
     for (File& file : files_)
-      if (is_wanted(file) && !is_left_out(file, reason_to_leave_out)) chosen.push_back(&file);
+      if (is_wanted(file) && !is_left_out(file, mode_and_name)) chosen.push_back(&file);
     examine_all(chosen);
     std::map<ContentHash, std::uint64_t> places;
     std::uint64_t end = 0;
@@ -240,12 +245,29 @@ class Packer {
     return path.parent_path().parent_path() / (path.stem().stem().string() + ".py");
   }
 
+  /// Directories of trees that others may not search. The tree's own may be a user's alone.
+  void find_closed() {
+    for (const MapTree& tree : content_.trees) {
+      const auto index = value_or_throw(TreeIndex::of(tree.index));
+      for (TreeNodeId id = 0; id < index.size(); ++id)
+        if (const TreeNode node = index.node(id);
+            S_ISDIR(node.mode) && (node.mode & S_IXOTH) == 0 && !index.path(id).empty())
+          closed_.push_back(tree.path + "/" + index.path(id));
+    }
+  }
+  /// reason_to_leave_out() of a file in its directories.
+  const char* reason(const std::string& path, std::uint32_t mode) const {
+    if (std::ranges::any_of(closed_, [&](const auto& each) { return is_at_or_below(path, each); }))
+      return "others may not read them";
+    return reason_to_leave_out(path, mode);
+  }
+
   /// The map then is another one.
   void add_compiled_python() {
     // What is included is compiled if its directory is: else the compiled file would be left out.
     const auto compiles = [this](const std::string& path, std::uint32_t mode) {
       const auto compiled = directory_of(path) + "/__pycache__/";
-      return is_wanted(path) && (!reason_to_leave_out(path, mode) || is_included(compiled));
+      return is_wanted(path) && (!reason(path, mode) || is_included(compiled));
     };
     compiled_ = value_or_throw(compile_python(content_, compiles, temporary_.path()));
     if (compiled_.empty()) return;
@@ -345,7 +367,7 @@ class Packer {
   const TempDir temporary_ = value_or_throw(TempDir::create("heddle-pack"));
   MapContent content_;
   const FirstUses* uses_;
-  std::vector<std::string> included_;
+  std::vector<std::string> included_, closed_;
   std::map<std::string, std::string> compiled_;  ///< compile_python()'s
   std::vector<File> files_;                      ///< the objects, then the trees; then sorted
   BundleInput input_;
@@ -440,6 +462,9 @@ int list_bundle(const Command& command) {
 int run_pack(const Command& command) {
   if (command.list) return list_bundle(command);
   const auto reader = value_or_throw(MapReader::open(command.map));
+  std::error_code missing;
+  if (std::filesystem::equivalent(command.map, command.out, missing))
+    throw Error(command.out, "is the map itself", "", "give -o another name");
   FirstUses uses;
   if (!command.trace.empty()) value_or_throw(trace::read_trace(command.trace, uses));
   if (!command.add.empty()) add_from_report(uses, command.add);
@@ -449,7 +474,11 @@ int run_pack(const Command& command) {
   if (!command.trace.empty() && !packer.uses_any())
     warn(Error(command.trace, "opens no file of the map", "",
                "record the program as it runs without fs-gen"));
-  const auto written = value_or_throw(write_bundle(value_or_throw(packer.pack()), command.out));
+  auto input = packer.pack();
+  if (!input && reader.bundle())
+    throw Error(command.map, "the bundle cannot be packed again", input.error().message(),
+                "pack the map that it was made from");
+  const auto written = value_or_throw(write_bundle(value_or_throw(std::move(input)), command.out));
   packer.say_left_out();
   fmt::print("{}: {} files, {} in {}, id {}\n", escape_for_terminal(command.out), packer.packed(),
              in_mib(written.stream_size), in_mib(written.file_size), written.id.hex());

@@ -164,7 +164,15 @@ TEST_F(Pack, leaves_out_what_is_secret_or_the_machines_unless_it_is_named) {
                           add("libc.so.6", "c"),
                           add("libcuda.so.1", "cuda"),
                           add("libnvidia-ml.so.535", "ml"),
-                          add("ld-linux-x86-64.so.2", "ld")};
+                          add("ld-linux-x86-64.so.2", "ld"),
+                          add("module/.git", "gitdir: ../x"),
+                          add("home/.docker/config.json", "token"),
+                          add("home/.kube/config", "token"),
+                          add("my.p12", "0"),
+                          add("marked.txt", "\xef\xbb\xbf" + key),
+                          add("closed/deep/readable.txt", "x")};
+  ASSERT_EQ(::chmod((tree_ + "/closed").c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(tree_.c_str(), 0700), 0);  // the tree's own counts for nothing
   add("cacert.pem", certificate);
   add("id_rsa.py", "# no key");
   add("libcudart.so.12", "runtime");
@@ -417,6 +425,24 @@ TEST_F(Pack, refuses_what_is_no_map_or_no_bundle) {
   EXPECT_EQ(run({resolve_, "pack", map_, "--list", "-o", bundle_}).status, 2);
   EXPECT_NE(run({resolve_, "pack", map_, "-o", dir_.path()}).status, 0);
   EXPECT_FALSE(fs::exists(bundle_));
+  fs::create_symlink(map_, dir_ / "link");
+  EXPECT_EQ(run({resolve_, "pack", map_, "-o", dir_ / "link"}).status, 3);
+  EXPECT_EQ(run({resolve_, "pack", "--list", map_}).status, 3) << "still a map";
+}
+
+/// Its name is the id that came by another way, as fs-ship has it.
+TEST_F(Pack, refuses_a_bundle_that_its_name_is_not_the_id_of) {
+  add("a", "a");
+  write_the_map();
+  ASSERT_EQ(pack().status, 0);
+  const auto id = value_or_throw(MapReader::open(bundle_)).id().hex();
+  fs::rename(bundle_, dir_ / id + ".bundle");
+  EXPECT_EQ(run({resolve_, "show", dir_ / id + ".bundle"}).status, 0);
+  const auto other = dir_ / std::string(id.size(), '0') + ".bundle";
+  fs::create_symlink(id + ".bundle", other);
+  const auto shown = run({resolve_, "show", other});
+  EXPECT_EQ(shown.status, 3);
+  EXPECT_THAT(shown.err, HasSubstr("another bundle than its name says: " + id));
 }
 
 }  // namespace

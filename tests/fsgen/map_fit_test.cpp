@@ -121,5 +121,48 @@ TEST_F(StaleMap, touched_library_stays_guided) {
   EXPECT_TRUE(report()["guided"].get<bool>());
 }
 
+/// A node that has a file system mounted in a tree, which the map does not have.
+class TreeOfAnotherNode : public FsGenFixture {
+ protected:
+  void SetUp() override {
+    FsGenFixture::SetUp();
+    if (IsSkipped()) return;
+    if (::geteuid() != 0) HEDDLE_SKIP("mounts need root");
+    fs::create_directories(dir_ / "tree/place");
+    std::ofstream(dir_ / "tree/file") << "old";
+    run_checked({staged_program("fs-resolve"), "build", "-o", dir_ / "map", "--python", "off",
+                 "--tree", dir_ / "tree", "/bin/cat"});
+  }
+  RunResult on_the_node(const std::string& mounts, const std::string& script) const {
+    return sh("exec unshare -m sh -c '" + mounts +
+              " && exec $FS_GEN --no-share --json report.json "
+              "--map map -- sh -c \"" +
+              script + "\"'");
+  }
+};
+
+TEST_F(TreeOfAnotherNode, mounts_in_it_are_there) {
+  const auto done = on_the_node(
+      "mount -t tmpfs none tree/place && mkdir tree/place/in && mount -t tmpfs none tree/place/in "
+      "&& echo inner >tree/place/in/file",
+      "cat tree/place/in/file && cd $PWD && touch tree/place/new && ls tree tree/place");
+  EXPECT_EQ(done.out, "inner\ntree:\nfile\nplace\n\ntree/place:\nin\nnew\n") << done.err;
+  const auto none = on_the_node("mkdir tree/late && mount -t tmpfs none tree/late", "echo RAN");
+  EXPECT_EQ(none.status, 3);
+  EXPECT_EQ(none.out, "");
+  EXPECT_THAT(none.err, HasSubstr("tree/late: a mount point that the map does not have"));
+}
+
+/// sh is not in the map.
+TEST_F(TreeOfAnotherNode, report_of_an_unguided_run_names_what_was_refused_and_what_changed) {
+  std::ofstream(dir_ / "tree/file") << "newer";
+  const auto done =
+      on_the_node("true", "cd /; cat " + dir_ / "tree/file" + "; : >" + dir_ / "tree/new");
+  EXPECT_NE(done.status, 0);
+  EXPECT_THAT(done.err, HasSubstr("ran unguided"));
+  EXPECT_THAT(done.err, HasSubstr("tree changed during the run: " + dir_ / "tree/file"));
+  EXPECT_THAT(done.err, HasSubstr("1 writes (EROFS); first: " + dir_ / "tree/new"));
+}
+
 }  // namespace
 }  // namespace heddle::test
