@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -438,7 +439,14 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
   const auto say_no_trees = [&] {
     if (options.first_rank) warn(Error("", "continuing without directory trees", no_trees));
   };
-  if (!no_trees.empty() && map.is_bundle)
+  // A bundle's may be nowhere else.
+  const auto are_here = [&] {
+    std::error_code ignored;
+    return std::ranges::all_of(trees, [&](const MapTree& tree) {
+      return std::filesystem::is_directory(tree.path, ignored);
+    });
+  };
+  if (!no_trees.empty() && !are_here())
     return fail(options.map, "its directory trees cannot be served", no_trees);
   if (!no_trees.empty()) say_no_trees();
   const auto ways = ways_for(options, map);
@@ -467,7 +475,8 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
     const auto reason = name_of(*way) + ": " + on_one_line(error.message());
     const bool had_trees = !places.empty();
     const bool retries = error.cause() == Cause::tree;
-    if ((way + 1 == ways.end() && !retries) || (had_trees && !options.map.empty()))
+    const auto may_leave_trees = [&] { return options.map.empty() || (!retries && are_here()); };
+    if ((way + 1 == ways.end() && !retries) || (had_trees && !may_leave_trees()))
       return fail(Error::with_code(error.code(), {}, error.message(), {},
                                    hint.empty() ? hint_for(*way) : hint));
     if (had_trees) {

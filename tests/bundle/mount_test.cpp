@@ -604,10 +604,14 @@ TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {
   ran = gen({});
   EXPECT_EQ(ran.status, 1);
   EXPECT_THAT(ran.err, AllOf(HasSubstr("reads of the bundle"), Not(HasSubstr("changed"))));
+  write_text(tree_ + "/big.bin", "original");
+  ran = gen({"--via", "direct"});
+  EXPECT_EQ(ran.out, "original");
+  EXPECT_THAT(ran.err, HasSubstr("continuing without directory trees"));
+  fs::remove_all(tree_);
   ran = gen({"--via", "direct"});
   EXPECT_EQ(ran.status, 3);
   EXPECT_THAT(ran.err, HasSubstr("its directory trees cannot be served"));
-  fs::remove_all(tree_);
   EXPECT_THAT(gen({}).err, HasSubstr("hint: mkdir -p "));
   const auto no_bundle = run({gen_, "--map", map_, "--fallback", bundle_, "--", "true"});
   EXPECT_THAT(no_bundle.err, HasSubstr("app.bundle: is not used: the map is no bundle"));
