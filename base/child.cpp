@@ -102,7 +102,12 @@ pid_t start_process(bool untraced) {
 void reset_signals() {
   struct sigaction defaults {};
   defaults.sa_handler = SIG_DFL;
-  for (int n = 1; n < NSIG; ++n) ::sigaction(n, &defaults, nullptr);
+  for (int n = 1; n < NSIG; ++n)
+    if (n != SIGXFSZ) ::sigaction(n, &defaults, nullptr);
+  // A handler stays (ignore_file_size_signal()); exec resets it.
+  struct sigaction size {};
+  if (::sigaction(SIGXFSZ, nullptr, &size) == 0 && size.sa_handler == SIG_IGN)
+    ::sigaction(SIGXFSZ, &defaults, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

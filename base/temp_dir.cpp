@@ -194,6 +194,14 @@ std::string TempDir::release() noexcept {
   return std::exchange(path_, {});
 }
 
+void ignore_file_size_signal() {
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) {};
+  if (::sigaction(SIGXFSZ, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+    ::sigaction(SIGXFSZ, &action, nullptr);
+}
+
 void clean_up_on_signals() {
   slots_owner = ::getpid();
   struct sigaction action {};
@@ -210,9 +218,7 @@ void clean_up_on_signals() {
   for (const int n :
        {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGALRM, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU})
     install(n);
-  // Beyond RLIMIT_FSIZE writes fail with EFBIG; exec resets a handler to the default.
-  action.sa_handler = [](int) {};
-  install(SIGXFSZ);
+  ignore_file_size_signal();
 }
 
 Result<void> remove_tree(const std::string& path) {

@@ -260,7 +260,9 @@ std::vector<std::string> slurm_nodes(const std::string& list) {
 
 Result<std::string> run_on_slurm_nodes(long count, const Words& words) {
   const std::string program = TRY(own_program());
-  Words all = {"timeout", kMostSeconds, "srun"};
+  Words all = {"timeout", kMostSeconds};
+  const auto srun = ship::own_slurm("srun");
+  all.insert(all.end(), srun.begin(), srun.end());
   const auto add = [&](std::size_t nodes, const Words& group) {
     const auto number = std::to_string(nodes);
     // As fs-ship's step: beside running steps, without a share of what they hold.

@@ -147,7 +147,9 @@ void complete(LaunchSettings& s) {
   add_listed(s.slow, "HEDDLE_SLOW");
   add_listed(s.fast, "HEDDLE_FAST");
   const auto make_absolute = [](std::string& path) {
-    if (!path.empty()) path = std::filesystem::absolute(path).string();
+    std::error_code error;  // there is no working directory
+    const auto made = path.empty() ? "" : std::filesystem::absolute(path, error);
+    if (!error) path = made.string();
   };
   make_absolute(s.map);
   make_absolute(s.stage);
@@ -271,7 +273,10 @@ void prepare_job(LaunchSettings& settings) {
   settings.job = value_or_throw(
       jobs::job_id(is_named ? "" : fmt::format("launch-{}-{}", jobs::now_us(), ::getpid())));
   settings.job_start = variable("HEDDLE_JOB_START", std::to_string(jobs::now_us()));
-  const auto to = std::filesystem::absolute(variable("HEDDLE_JOB_TO", ".")).lexically_normal();
+  std::error_code error;  // there is no working directory
+  const std::filesystem::path given = variable("HEDDLE_JOB_TO", ".");
+  const auto made = std::filesystem::absolute(given, error);
+  const auto to = (error ? given : made).lexically_normal();
   settings.job_to = to.has_filename() ? to.string() : to.parent_path().string();
 }
 

@@ -47,7 +47,7 @@ constexpr std::string_view kValuesOfSrun = "ABcCdDeFGiJLmMnNopqrStTwWx";
 constexpr std::pair<std::string_view, int> kValues[] = {
     {"map-by", 1},        {"rank-by", 1},        {"bind-to", 1}, {"launcher", 1}, {"bootstrap", 1},
     {"launcher-exec", 1}, {"bootstrap-exec", 1}, {"rmk", 1},     {"mca", 2},      {"gmca", 2},
-    {"prtemca", 2},       {"pmixmca", 2},        {"env", 2},     {"genv", 2}};
+    {"path", 1},          {"prtemca", 2},        {"pmixmca", 2}, {"env", 2},      {"genv", 2}};
 constexpr std::string_view kHostOptions[] = {"host", "hosts"};
 constexpr std::string_view kHostFileOptions[] = {"hostfile", "machinefile", "default-hostfile"};
 constexpr std::string_view kShellOptions[] = {"launcher-exec", "bootstrap-exec"};
@@ -216,6 +216,11 @@ Result<void> LauncherLine::examine_open_mpi(const std::string& option, const std
   if ((option == "runtime-options" || option == "rtos") &&
       lower(next).find("exec-agent") != next.npos)
     return replaces(next);
+  if (option == "path") {
+    searches_elsewhere_ = true;
+    return lose("mpirun --path", "searches where heddle's fork agent does not", kRemoteRanks,
+                "the program's path");
+  }
   for (const auto& hook : kAgentHooks) {
     if (option.ends_with("mca") && next == hook.parameter) return replaces(next);
     if (option == "tune" &&
@@ -290,6 +295,7 @@ LineNodes LauncherLine::nodes() const {
 }
 
 Result<bool> LauncherLine::is_free(const AgentHook& hook) {
+  if (searches_elsewhere_) return false;
   const bool is_set = !variable(hook.variable).empty();
   const auto file = is_set ? std::string() : file_with(hook, path_);
   if (!is_set && file.empty()) return true;

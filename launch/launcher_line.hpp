@@ -83,6 +83,7 @@ class LauncherLine {
   std::string path_, name_;  ///< the launcher's, and its real name
   std::size_t srun_ = 0;     ///< the index of the word srun
   Kind kind_ = Kind::other;
+  bool searches_elsewhere_ = false;  ///< not in PATH: a fork agent would start another program
 };
 
 }  // namespace heddle::launch

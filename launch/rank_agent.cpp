@@ -25,6 +25,7 @@
 #include "base/open_regular.hpp"
 #include "base/rank_mark.hpp"
 #include "base/run_main.hpp"
+#include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
@@ -287,6 +288,7 @@ int become_rank(int argc, char** argv) {
   const char* value = std::getenv(kLaunchVariable);
   auto settings = decode(value ? value : "");
   if (settings) restore_signals(settings->signals);
+  ignore_file_size_signal();
   if (words.size() > kHookWords.size() &&
       std::ranges::equal(kHookWords, words | std::views::take(kHookWords.size()))) {
     words.erase(words.begin(), words.begin() + kHookWords.size());

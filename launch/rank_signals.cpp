@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@ namespace heddle::launch {
 namespace {
 
 constexpr int kMostSignals = 64;
+constexpr std::size_t kStackSize = std::size_t{2} << 20;
 /// How long a sender that signals each process of a tree may take from one to the next.
 constexpr timespec kTreesTime{0, 50'000'000};
 /// From this process's start to the rank's.
@@ -145,8 +147,21 @@ int collect_without_signals(const std::function<int()>& collect) {
   ::sigdelset(&all, SIGCHLD);
   for (int n = 1; n <= kMostSignals; ++n)
     if (::sigismember(&all, n) == 1) ::signal(n, SIG_IGN);
-  auto status = std::async(std::launch::async, collect);  // with this thread's mask
+  std::packaged_task<int()> task(collect);
+  auto status = task.get_future();
+  const auto run = [](void* given) -> void* {
+    (*static_cast<std::packaged_task<int()>*>(given))();
+    return nullptr;
+  };
+  pthread_attr_t attributes;
+  pthread_t thread{};
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, kStackSize);  // else RLIMIT_STACK, which may be little
+  // With this thread's mask.
+  if (const int error = ::pthread_create(&thread, &attributes, run, &task); error != 0)
+    throw Error::from_errno("", "cannot start a thread", error);
   ::sigprocmask(SIG_UNBLOCK, &all, nullptr);
+  ::pthread_join(thread, nullptr);
   return status.get();
 }
 
@@ -209,6 +224,11 @@ Result<AppEnd> run_without_signals(const std::function<int(const std::string& si
 void restore_signals(const std::string& signals) {
   unsigned long long blocked = 0, ignored = 0;
   if (std::sscanf(signals.c_str(), "%llx:%llx", &blocked, &ignored) != 2) return;
+  // One of a write of the collector's, beyond RLIMIT_FSIZE, is pending as long as it is blocked.
+  const auto only = set_of(SIGXFSZ);
+  const timespec now{};
+  while (::sigtimedwait(&only, nullptr, &now) == SIGXFSZ) {
+  }
   sigset_t mask;
   ::sigemptyset(&mask);
   for (int n = 1; n <= kMostSignals; ++n) {

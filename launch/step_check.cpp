@@ -37,11 +37,6 @@ constexpr const char* kProgram = "heddle-srun-prolog";
 constexpr const char* kQuietly = "quietly";
 constexpr std::chrono::seconds kAnswerTime{10};
 constexpr std::size_t kLargestMark = 4096;
-/// srun's, which it would take for those of the steps that are ours.
-constexpr const char* kOfStep[] = {
-    kPrologVariable, "SLURM_EPILOG", "SLURM_TASK_PROLOG",   "SLURM_TASK_EPILOG",
-    "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_JOB_NUM_NODES", "SLURM_NNODES",
-    "SLURM_NTASKS",  "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"};
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -134,9 +129,8 @@ int check_step(int argc, char** argv) {
   const long count = std::strtol(variable("SLURM_NNODES").c_str(), nullptr, 10);
   if (!settings || job.empty() || step.empty() || count < 1) return exit_done;
   // srun reports the first Ctrl-C only, and ends this program with itself.
-  ::signal(SIGINT, SIG_IGN);
+  const auto earlier = ::signal(SIGINT, SIG_IGN);
   remove_hooks();
-  for (const char* name : kOfStep) ::unsetenv(name);
   if (!settings->step_check.empty() && given.get("HEDDLE") != "off") {
     const bool is_needed = !settings->image.empty() || !settings->hold.empty();
     const auto done = prepare_step(*settings, count);
@@ -150,7 +144,7 @@ int check_step(int argc, char** argv) {
         warn(Error("", done.error().message(), "the job runs without heddle", done.error().hint()));
     }
   }
-  ::signal(SIGINT, SIG_DFL);
+  ::signal(SIGINT, earlier);
   return become_own_prolog(own_prolog(*settings), argc, argv, given);
 }
 

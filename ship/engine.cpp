@@ -109,6 +109,30 @@ Result<Words> words_printed_by(const Words& command, std::chrono::milliseconds l
   return split_words(done.out);
 }
 
+Words own_slurm(const std::string& program, bool in_job) {
+  constexpr std::string_view kKept[] = {"SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER", "SLURM_JWT"};
+  constexpr std::string_view kJob[] = {"SLURM_JOB_ID",   "SLURM_JOBID",    "SLURM_JOB_NODELIST",
+                                       "SLURM_NODELIST", "SLURM_HET_SIZE", "SLURM_RESTART_COUNT"};
+  Words out = {"env"};
+  for (const auto& entry : own_environment()) {
+    const auto name = entry.substr(0, entry.find('='));
+    const bool is_slurms =
+        name.starts_with("SLURM_") || name.starts_with("SRUN_") || name.starts_with("SBCAST_");
+    const bool is_jobs = std::ranges::count(kJob, name) != 0 || name.find("_GROUP_") != name.npos;
+    if (is_slurms && !name.starts_with("SLURM_CONF") && std::ranges::count(kKept, name) == 0 &&
+        !(in_job && is_jobs))
+      out.insert(out.end(), {"-u", name});
+  }
+  out.push_back(program);
+  return out;
+}
+
+Words sbcast() {
+  auto out = own_slurm("sbcast");
+  out.insert(out.end(), {"--force", "--jobid={step}", "{src}", "{dst}"});
+  return out;
+}
+
 std::chrono::seconds copy_time(std::uint64_t bytes) {
   constexpr std::uint64_t kSlowest = 10'000'000;  // a second
   return std::chrono::seconds(60 + bytes / kSlowest);

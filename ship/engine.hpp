@@ -28,6 +28,11 @@ bool is_plain_name(const std::string& text);
 /// script's. Failure: also its exit status, and ETIMEDOUT after `limit`.
 Result<Words> words_printed_by(const Words& command, std::chrono::milliseconds limit);
 
+/// How to start srun(1) or sbcast(1) for a step of ours: they take options from SLURM_* variables
+/// too (SLURM_LABELIO, SLURM_EXPORT_ENV, SLURM_BCAST, ...), which are meant for the user's steps.
+/// Leaves what names the job, unless the command line does (`in_job` is false).
+Words own_slurm(const std::string& program, bool in_job = true);
+
 /// How long an engine may take for a file of `bytes`. One that waits for a node that has died ends
 /// by itself late or never.
 std::chrono::seconds copy_time(std::uint64_t bytes);
@@ -37,6 +42,6 @@ std::chrono::seconds copy_time(std::uint64_t bytes);
 Result<void> run_engine(const Words& words, std::chrono::milliseconds limit);
 
 /// The engine of Slurm; `{step}` is one whose nodes get the file.
-inline const Words kSbcast = {"sbcast", "--force", "--jobid={step}", "{src}", "{dst}"};
+Words sbcast();
 
 }  // namespace heddle::ship

@@ -215,23 +215,11 @@ class Shipment {
     if (!is_slurm_) return fill_in(split_words(o_.launch), {{"nodes", list}, {"count", count}});
     // Beside running steps, without a share of what they hold; a dead node ends no other's
     // receiver.
-    Words words = {"srun",
-                   "--overlap",
-                   "--mem=0",
-                   "--mpi=none",
-                   "--prolog=none",
-                   "--epilog=none",
-                   "--no-kill",
-                   "--kill-on-bad-exit=0",
-                   "--quiet",
-                   "--input=all",
-                   "--output=all",
-                   "--error=all",
-                   "--ntasks-per-node=1",
-                   "-N",
-                   count,
-                   "-n",
-                   count};
+    Words words = own_slurm("srun");
+    words.insert(words.end(),
+                 {"--overlap", "--mem=0", "--mpi=none", "--prolog=none", "--epilog=none",
+                  "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--input=all", "--output=all",
+                  "--error=all", "--ntasks-per-node=1", "-N", count, "-n", count});
     if (nodes.size() == nodes_.size()) return words;
     // A list of all nodes but few may exceed the kernel's limit of an argument, 128 KiB.
     std::vector<std::string> others;
@@ -260,7 +248,7 @@ class Shipment {
   Words engine(const NodeList& nodes, const std::string& step) const {
     Words words;
     if (o_.via == "sbcast") {
-      words = kSbcast;
+      words = sbcast();
     } else if (o_.via.starts_with(kRegistry)) {
       words = launcher(nodes);
       const auto program = directory_of(own_program_) + "/fs-resolve";

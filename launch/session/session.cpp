@@ -101,22 +101,6 @@ Words agent_words(const SessionSettings& s, const std::string& node) {
   return out;
 }
 
-/// srun takes options from SLURM_* variables too: SLURM_LABELIO, SLURM_EXPORT_ENV, SLURM_TIMELIMIT,
-/// ... What is set there is meant for the ranks; --jobid says all that is needed of the job.
-Words own_srun() {
-  Words out = {"env"};
-  const Environment own;
-  for (const auto& entry : own.entries()) {
-    const auto name = entry.substr(0, entry.find('='));
-    const bool is_slurms = name.starts_with("SLURM_") || name.starts_with("SRUN_");
-    if (is_slurms && !name.starts_with("SLURM_CONF") && name != "SLURM_CLUSTERS" &&
-        name != "SLURM_WORKING_CLUSTER")
-      out.insert(out.end(), {"-u", name});
-  }
-  out.emplace_back("srun");
-  return out;
-}
-
 /// Starts fs-launch with `arguments` on each of `nodes`.
 std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& s,
                                  const std::string& program, const Words& nodes,
@@ -130,7 +114,7 @@ std::vector<Words> node_commands(const CreateOptions& o, const SessionSettings& 
   }
   if (o.rsh.empty()) {
     const auto count = std::to_string(nodes.size());
-    Words words = own_srun();
+    Words words = ship::own_slurm("srun", false);
     const Words options = {"--jobid=" + s.job,
                            "--overlap",
                            "--gres=none",
@@ -380,7 +364,7 @@ Result<Session::Shipped> Session::ship() const {
   Result<void> done;
   if (!is_shared) {
     const auto step = TRY(read_file(directory_ + "/step", 4096));
-    auto words = settings_.via == "sbcast" ? ship::kSbcast : ship::split_words(settings_.via);
+    auto words = settings_.via == "sbcast" ? ship::sbcast() : ship::split_words(settings_.via);
     words = ship::fill_in(words, {{"src", source},
                                   {"dst", target},
                                   {"nodes", fmt::format("{}", fmt::join(settings_.nodes, ","))},

@@ -148,6 +148,30 @@ TEST_F(OnNodes, bundle_is_shipped_to_nodes_that_srun_allocates) {
   EXPECT_FALSE(fs::exists(dir_ / "said"));
 }
 
+/// What the user sets for srun and sbcast is not for steps of ours.
+TEST_F(OnNodes, users_options_of_srun_are_for_ranks_alone) {
+  const auto show = " sh -c 'echo ${LD_AUDIT-none}'"s;
+  const auto launch = fs_launch_ + " --slow / srun -Q ";
+  const auto guided = [&](const std::string& line) {
+    const auto done = cluster_->sh(line);
+    EXPECT_EQ(done.status, 0) << line;
+    EXPECT_THAT(done.err, Not(HasSubstr("fs-launch"))) << line;
+    EXPECT_THAT(lines_of(done.out), testing::SizeIs(2)) << line;
+    EXPECT_THAT(lines_of(done.out), testing::Each(HasSubstr("/libheddle-audit.so"))) << line;
+  };
+  guided(launch + "-N2 -n2 -l" + show);
+  guided(launch + "-N2 -n2 --cpu-bind=cores" + show);
+  guided("SLURM_LABELIO=1 SLURM_CPU_BIND=cores salloc -Q -N2 " + launch + "-n2" + show);
+  guided("SLURM_BCAST=$PWD/copy salloc -Q -N2 " + launch + "-n2" + show + "; rm -f copy*");
+  guided("SLURM_OPEN_MODE=a SLURM_STDOUTMODE=out salloc -Q -N2 " + launch + "-n2" + show +
+         "; cat out");
+  make_bundle(*cluster_, bin_, dir_ / "farm");
+  const auto shipped = cluster_->sh("SLURM_LABELIO=1 SBCAST_COMPRESS=lz4 salloc -Q -N2 " + bin_ +
+                                    "/fs-ship app.bundle");
+  EXPECT_EQ(shipped.status, 0) << shipped.err;
+  EXPECT_THAT(shipped.out, testing::EndsWith(".bundle\n"));
+}
+
 /// Neither in an allocation of srun's own nor in a batch job's, whose other steps go on.
 TEST_F(OnNodes, no_rank_runs_outside_of_its_image_on_a_node_without_heddle) {
   ASSERT_EQ(cluster_->on(3, "mount -t tmpfs none " + bin_).status, 0);

@@ -394,6 +394,22 @@ TEST_P(Launched, ranks_with_few_descriptors_are_guided) {
   }
 }
 
+/// Files cannot grow, and threads have a small stack by default. mpirun needs a larger one itself.
+TEST_P(Launched, ranks_with_small_limits_run_as_without) {
+  const auto run_with = [&](const std::string& limit, const Strings& command) {
+    return sh("export HEDDLE_JOB_TO=$PWD HEDDLE_JOB_SPOOL=$PWD/spool; (" + limit + "; " +
+              to_shell(command) +
+              "; echo $?) 2>&1 | cat >out; rm -rf spool; tail -1 out; grep -c ran$ out")
+        .out;
+  };
+  for (const char* limit : {"ulimit -f 0", "ulimit -f 1", "ulimit -s 128"}) {
+    const auto bare = run_with(limit, one({"echo", "ran"}));
+    for (const Strings& options : {Strings{}, {"--report"}, {"--job"}})
+      EXPECT_EQ(run_with(limit, launched(one({"echo", "ran"}), options)), bare)
+          << limit << testing::PrintToString(options) << sh("cat out").out;
+  }
+}
+
 TEST_P(Launched, launches_within_launches_work) {
   // mpirun does not start within mpirun.
   const auto nested =
@@ -442,6 +458,22 @@ TEST_F(FsLaunch, is_a_prefix_that_changes_no_word_of_the_launchers_line) {
   EXPECT_EQ(ours.status, 5);
   EXPECT_EQ(ours.out, bare.out);
   EXPECT_EQ(ours.err, bare.err);
+}
+
+TEST_F(FsLaunch, program_that_mpirun_finds_elsewhere_is_the_one_that_runs) {
+  fs::create_directory(dir_ / "bin");
+  fs::copy_file("/bin/echo", dir_ / "bin/id");
+  const auto done = launch({"mpirun.openmpi", "--path", dir_ / "bin", "-n", "1", "id", "ran"});
+  EXPECT_EQ(done.out, "ran\n");
+  EXPECT_THAT(done.err, HasSubstr("mpirun --path"));
+}
+
+TEST_F(FsLaunch, launcher_starts_without_a_working_directory) {
+  for (const char* options : {"--job", "--map a", ""}) {
+    const auto done =
+        sh("mkdir gone; cd gone; rmdir ../gone; $FS_LAUNCH "s + options + " /bin/echo ran");
+    EXPECT_THAT(done.out, HasSubstr("ran\n")) << done.err;
+  }
 }
 
 TEST_F(FsLaunch, signals_to_the_group_of_a_launcher_below_it_arrive_once) {
