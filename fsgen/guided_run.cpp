@@ -475,8 +475,7 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
     const auto reason = name_of(*way) + ": " + on_one_line(error.message());
     const bool had_trees = !places.empty();
     const bool retries = error.cause() == Cause::tree;
-    const auto may_leave_trees = [&] { return options.map.empty() || (!retries && are_here()); };
-    if ((way + 1 == ways.end() && !retries) || (had_trees && !may_leave_trees()))
+    if ((way + 1 == ways.end() && !retries) || (had_trees && !options.map.empty()))
       return fail(Error::with_code(error.code(), {}, error.message(), {},
                                    hint.empty() ? hint_for(*way) : hint));
     if (had_trees) {
