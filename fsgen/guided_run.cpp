@@ -440,13 +440,10 @@ Result<RunReport> run_in_best_way(const GenOptions& options, const std::string& 
     if (options.first_rank) warn(Error("", "continuing without directory trees", no_trees));
   };
   // A bundle's may be nowhere else.
-  const auto are_here = [&] {
-    std::error_code ignored;
-    return std::ranges::all_of(trees, [&](const MapTree& tree) {
-      return std::filesystem::is_directory(tree.path, ignored);
-    });
-  };
-  if (!no_trees.empty() && !are_here())
+  std::error_code ignored;
+  if (!no_trees.empty() && !std::ranges::all_of(trees, [&](const MapTree& tree) {
+        return std::filesystem::is_directory(tree.path, ignored);
+      }))
     return fail(options.map, "its directory trees cannot be served", no_trees);
   if (!no_trees.empty()) say_no_trees();
   const auto ways = ways_for(options, map);

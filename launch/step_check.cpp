@@ -10,8 +10,6 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "base/child.hpp"
-#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
@@ -163,6 +161,9 @@ int mark_step(const std::string& step, const std::string& why) {
   return exit_done;
 }
 
+/// Of a directory in /tmp, where any user may make one of this name: another's is not used. The
+/// worst is that the bundle is read where it is, and that the rank is guided though its step is
+/// not.
 std::string take_step_check(LaunchSettings& settings) {
   if (settings.step_check.empty()) return "";
   const auto directory =
