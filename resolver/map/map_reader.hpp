@@ -23,8 +23,8 @@ namespace heddle {
 class MapReader {
  public:
   /// Fails, naming path and reason, on: not a map (ENOEXEC), another format version (ENOTSUP),
-  /// truncated or damaged (EBADMSG), a bundle at a path ID.bundle of another id (ESTALE), and errors
-  /// of open(2).
+  /// truncated or damaged (EBADMSG), a bundle at a path ID.bundle of another id (ESTALE), and
+  /// errors of open(2).
   static Result<MapReader> open(const std::string& path);
   /// Of the file that `file` is open on, called `path`; `file` stays the caller's.
   static Result<MapReader> open(int file, const std::string& path);
