@@ -122,28 +122,29 @@ bool is_step_check(const std::string& program) { return base_name(program) == kP
 
 int check_step(int argc, char** argv) {
   const Environment given;
-  const auto settings = decode(variable(kLaunchVariable));
+  // Without fs-launch's variable, or with that of another version, nothing is checked.
+  const auto settings = decode(variable(kLaunchVariable)).value_or(LaunchSettings{});
   const auto job = variable("SLURM_JOB_ID"), step = variable("SLURM_STEP_ID");
   const long count = std::strtol(variable("SLURM_NNODES").c_str(), nullptr, 10);
-  if (!settings || job.empty() || step.empty() || count < 1) return exit_done;
   // srun reports the first Ctrl-C only, and ends this program with itself.
   const auto earlier = ::signal(SIGINT, SIG_IGN);
   remove_hooks();
-  if (!settings->step_check.empty() && given.get("HEDDLE") != "off") {
-    const bool is_needed = !settings->image.empty() || !settings->hold.empty();
-    const auto done = prepare_step(*settings, count);
+  if (!settings.step_check.empty() && !job.empty() && !step.empty() && count > 0 &&
+      given.get("HEDDLE") != "off") {
+    const bool is_needed = !settings.image.empty() || !settings.hold.empty();
+    const auto done = prepare_step(settings, count);
     if (!done) {
       (void)run_on_slurm_nodes(count, {kMarkOption, step, done.error().message()});
       if (is_needed) {
         report(done.error());
         return end_step();
       }
-      if (settings->step_check != kQuietly)
+      if (settings.step_check != kQuietly)
         warn(Error("", done.error().message(), "the job runs without heddle", done.error().hint()));
     }
   }
   ::signal(SIGINT, earlier);
-  return become_own_prolog(own_prolog(*settings), argc, argv, given);
+  return become_own_prolog(own_prolog(settings), argc, argv, given);
 }
 
 int mark_step(const std::string& step, const std::string& why) {

@@ -140,6 +140,12 @@ TEST_F(OnNodes, bundle_is_shipped_to_nodes_that_srun_allocates) {
   ASSERT_EQ(
       cluster_->sh("echo SrunProlog=" + path + " >>$SLURM_CONF && scontrol reconfigure").status, 0);
   launch("");
+  // The script that srun is in clears the environment but for srun's own.
+  ASSERT_EQ(cluster_
+                ->sh(fs_launch_ + " --slow / env -u HEDDLE_LAUNCH srun -Q -N1 -n1 true && "
+                                  "grep -qx true said && rm said")
+                .status,
+            0);
   const auto none =
       cluster_->sh("SLURM_PROLOG=none " + fs_launch_ +
                    " --slow / srun -Q -N1 -n1 sh -c 'echo ${LD_AUDIT-none} $SLURM_PROLOG'");
