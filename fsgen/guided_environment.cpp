@@ -72,6 +72,10 @@ Result<std::string> audit_library_path() {
   if (::access(path.c_str(), R_OK) != 0)
     return fail_errno(path, "cannot read the audit library", errno,
                       "is heddle installed completely?");
+  // rtld.c splits LD_AUDIT at colons and expands $ in each part: neither can be escaped.
+  if (path.find_first_of(":$") != path.npos)
+    return fail(path, "cannot be used in LD_AUDIT", "there is a ':' or '$' in it",
+                "install heddle at a path without them");
   return path;
 }
 

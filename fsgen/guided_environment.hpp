@@ -36,7 +36,8 @@ std::vector<std::string> daemon_environment();
 /// heddle must not be guided by the shell's standing mount.
 void leave_standing_mount();
 
-/// The audit library of this installation. Fails when it cannot be read.
+/// The audit library of this installation. Fails when it cannot be read, or not be named in
+/// LD_AUDIT.
 Result<std::string> audit_library_path();
 
 /// Adds the directories that `variable` lists, separated by colons.

@@ -676,15 +676,29 @@ TEST_F(FsLaunch, map_of_a_profile_is_not_for_its_image) {
   EXPECT_THAT(refused.err, HasSubstr("--via: not allowed with the profile's image"));
 }
 
-TEST_F(FsLaunch, path_with_spaces_goes_by_a_link) {
-  const auto there = dir_ / "a b";
-  fs::create_directories(there + "/lib/heddle");
-  fs::create_directories(there + "/bin");
-  fs::create_directories(there + "/libexec/heddle");
+/// Result: fs-launch of an installation in `directory`.
+std::string install_in(const std::string& directory) {
   for (const std::string file : {"bin/fs-launch", "bin/fs-mount", "lib/heddle/libheddle-audit.so",
-                                 "libexec/heddle/elf-worker"})
-    fs::copy_file(staged_program(file.substr(file.rfind('/') + 1)), there + "/" + file);
-  fs_launch_ = there + "/bin/fs-launch";
+                                 "libexec/heddle/elf-worker"}) {
+    const auto at = fs::path(directory) / file;
+    fs::create_directories(at.parent_path());
+    fs::copy_file(staged_program(at.filename()), at);
+  }
+  return directory + "/bin/fs-launch";
+}
+
+TEST_F(FsLaunch, path_that_LD_AUDIT_cannot_name_leaves_the_job_unguided) {
+  for (const std::string name : {"a:b", "a$b"}) {
+    fs_launch_ = install_in(dir_ / name);
+    const auto done = launch({"mpirun.openmpi", "-n", "2", "echo", "ran"});
+    EXPECT_EQ(done.out, "ran\nran\n");
+    EXPECT_THAT(done.err, HasSubstr("the job runs without heddle"));
+    EXPECT_THAT(done.err, Not(HasSubstr("ld.so")));
+  }
+}
+
+TEST_F(FsLaunch, path_with_spaces_goes_by_a_link) {
+  fs_launch_ = install_in(dir_ / "a b");
   const auto ours = launch({"mpirun.openmpi", "-n", "2", "git", "--version"}, {"--report"});
   EXPECT_THAT(ours.err, HasSubstr("2 of 2 ranks guided"));
   const auto link = dir_ / "cache/heddle/launch";
