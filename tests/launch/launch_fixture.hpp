@@ -5,6 +5,27 @@
 
 namespace heddle::test {
 
+/// Logs the signals that it gets; SIGTERM ends it, a second later.
+inline constexpr const char* kLogsSignals = R"(#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+int main() {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, 0);
+  int log = open("log", O_CREAT | O_WRONLY | O_APPEND, 0600);
+  FILE *up = fopen("up", "w");
+  fprintf(up, "%d %d\n", getpgrp(), getpid());
+  fclose(up);
+  struct timespec limit = {30, 0};
+  for (int got; (got = sigtimedwait(&all, 0, &limit)) > 0;) {
+    if (got == SIGTERM) limit.tv_sec = 1;
+    if (got != SIGCONT) dprintf(log, "%d\n", got);
+  }
+})";
+
 /// A TMPDIR and a cache of its own. Files, mounts and processes that a run leaves fail the case.
 class LaunchFixture : public ::testing::Test {
  protected:
