@@ -32,6 +32,7 @@
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/index_writer.hpp"
+#include "resolver/map/library_path.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/tree_index.hpp"
 
@@ -100,13 +101,28 @@ void find_app(PreparedMap& map, const std::string& app) {
     map.unguided_reason = "not in the map";
 }
 
+bool has_relative_element(std::string_view list) {
+  bool found = false;
+  library_path::each_element(list.data(), list.size(), [&](const library_path::Element& element) {
+    found = found || element.is_relative();
+  });
+  return found;
+}
+
+/// The working directory if what ld.so reads of the environment depends on it; else empty.
+std::string relevant_directory(const SearchOptions& search) {
+  std::error_code error;
+  const auto& preload = search.ld_preload;
+  return has_relative_element(search.ld_library_path) || preload.find('/') != preload.npos
+             ? std::filesystem::current_path(error).string()
+             : "";
+}
+
 /// Equal for runs that resolve alike as long as no file changes: the programs and what ld.so reads
 /// of the environment. The host's name is in it because stamps are a node's.
 std::string cache_key(const GenOptions& options, const AppInputs& inputs,
                       const SearchOptions& search, const TreeCandidates& trees) {
   const auto cpu = read_cpu_levels(search.hwcaps_tunable);
-  std::error_code error;
-  const auto relative = search.ld_library_path + search.ld_preload;
   std::vector<std::string> words = {HEDDLE_VERSION,
                                     host_name(),
                                     search.ld_library_path,
@@ -114,7 +130,7 @@ std::string cache_key(const GenOptions& options, const AppInputs& inputs,
                                     search.hwcaps_tunable,
                                     std::to_string(cpu.isa_levels),
                                     std::to_string(cpu.hwcaps_levels),
-                                    relative.empty() ? "" : std::filesystem::current_path(error)};
+                                    relevant_directory(search)};
   for (const auto* list : {&options.slow, &options.fast, &options.tree_excludes}) {
     words.emplace_back("");
     words.insert(words.end(), list->begin(), list->end());
@@ -207,10 +223,18 @@ Result<OpenMap> publish(const MapContent& content, const std::string& path) {
 
 /// With a mount, the map then is the cache's.
 Result<void> store(PreparedMap& map, const RunCache& cache, const std::string& app,
-                   const OsWorld& world, std::int64_t started_ns, const LearnedRun& learned) {
+                   const SearchOptions& search, const OsWorld& world, std::int64_t started_ns,
+                   const LearnedRun& learned) {
+  // The auditor compares LD_LIBRARY_PATH from where a process is, but no RPATH.
+  const auto relative = std::ranges::find_if(map.content.objects, [](const MapObject& object) {
+    return has_relative_element(object.rpath) || has_relative_element(object.runpath);
+  });
+  const bool has_none = relative == map.content.objects.end();
   auto seen = world.seen();
+  if (!seen && has_none) seen = world.seen(relevant_directory(search));
+  if (!seen && has_none) return fail("", "it depends on a path that cannot be read");
+  if (!seen) return fail(relative->path, "its RPATH or RUNPATH has a relative or empty element");
   const auto& trees = map.content.trees;
-  if (!seen) return fail("", "it depends on a relative path, or on one that cannot be read");
   if (const auto* tree = young_one(trees, started_ns))
     return fail(tree->path, "something in it changed less than 2 s before the run");
   // What the answer that there is none depends on.
@@ -274,7 +298,7 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
   if (cache) {
     if (!is_whole)
       map.not_cached = "a library is missing";
-    else if (auto done = store(map, *cache, app, session.world, started_ns, learned); !done)
+    else if (auto done = store(map, *cache, app, search, session.world, started_ns, learned); !done)
       map.not_cached = done.error().message();
   }
   // Direct needs no map, the cache has it, or the next run alone does.

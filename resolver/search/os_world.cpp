@@ -229,8 +229,14 @@ std::vector<std::string> OsWorld::asked() const {
   return {out.begin(), out.end()};
 }
 
-std::optional<Seen> OsWorld::seen() const {
+std::optional<Seen> OsWorld::seen(const std::string& cwd) const {
   Seen out;
+  const auto is_known = [&](const std::string& path) {
+    return path.starts_with('/') || !cwd.empty();
+  };
+  const auto absolute = [&](const std::string& path) {
+    return path.starts_with('/') ? path : cwd + "/" + path;
+  };
   out.names = {names_asked_.begin(), names_asked_.end()};
   std::ranges::sort(out.names);
   std::vector<std::uint64_t> digests(holds_.size());
@@ -240,16 +246,19 @@ std::optional<Seen> OsWorld::seen() const {
   }
   for (std::size_t dir = 1; dir < directories_.size(); ++dir) {
     const auto& [path, state, stamp] = directories_[dir];
-    if (!path.starts_with('/') || (state.is_directory && !stamp)) return std::nullopt;
+    if (!is_known(path) || (state.is_directory && !stamp)) return std::nullopt;
     const bool is_listed = listing_[dir] != kUnlisted && listing_[dir] != kNothing;
-    out.paths.push_back({path, stamp, true, digests[listing_[dir]], is_listed});
+    out.paths.push_back({absolute(path), stamp, true, digests[listing_[dir]], is_listed});
   }
   for (const auto& [path, facts] : facts_) {
     const bool is_gone = !*facts && facts->error().code() == ENOENT;
-    if (!path.starts_with('/') || (!*facts && !is_gone)) return std::nullopt;
-    out.paths.push_back({path, is_gone ? std::nullopt : std::optional((*facts)->stamp)});
+    if (!is_known(path) || (!*facts && !is_gone)) return std::nullopt;
+    out.paths.push_back({absolute(path), is_gone ? std::nullopt : std::optional((*facts)->stamp)});
   }
-  for (const auto& [path, stamp] : read_) out.paths.push_back({path, stamp});
+  for (const auto& [path, stamp] : read_) {
+    if (!is_known(path)) return std::nullopt;
+    out.paths.push_back({absolute(path), stamp});
+  }
   return out;
 }
 

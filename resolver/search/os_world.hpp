@@ -111,9 +111,9 @@ class OsWorld final : public World {
   /// With another root: all that the answers depend on, existing or not: opened paths, and names
   /// looked up in directories; for many names of one directory its path and a slash. Sorted.
   std::vector<std::string> asked() const;
-  /// Without another root: all that the answers depend on. nullopt: a path is relative, or the
-  /// system did not answer.
-  std::optional<Seen> seen() const;
+  /// Without another root: all that the answers depend on; of relative paths, below `cwd`. nullopt:
+  /// a path is relative and `cwd` empty, or the system did not answer.
+  std::optional<Seen> seen(const std::string& cwd = {}) const;
   /// A directory, or by O_PATH anything.
   Result<Fd> open(const std::string& path, int flags);
   /// As base/open_regular.hpp.

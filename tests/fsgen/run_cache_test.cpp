@@ -36,6 +36,8 @@ class RunCache : public FsGenFixture {
     fs::create_directories(directory + "/new");
     const Words new_and_old = {"-Wl,--enable-new-dtags,-rpath,$ORIGIN/new:$ORIGIN/old"};
     library(directory + "/old", "1");
+    library(directory + "/two", "2");
+    library(directory + "/three", "3");
     build_program({directory + "/app", "int x(void); int main(void) { return x(); }",
                    Words{directory + "/old/libx.so.1"} + new_and_old});
     module(directory + "/mod.so", dep(directory + "/old", 3), new_and_old);
@@ -191,6 +193,35 @@ TEST_F(RunCache, another_file_in_a_searched_directory_changes_nothing) {
   write_text_file(dir_ / "new/output", "of the program itself");
   EXPECT_TRUE(is_cached({app_}, 1));
   EXPECT_TRUE(is_cached({app_}, 1));
+}
+
+/// As of `LD_LIBRARY_PATH=DIR:$LD_LIBRARY_PATH` where the variable was not set.
+TEST_F(RunCache, empty_element_of_the_search_path_is_cached_for_each_working_directory) {
+  options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "none:");
+  for (int round = 0; round < 2; ++round)
+    for (const auto& [name, status] : {std::pair{"two", 2}, {"three", 3}, {".", 1}}) {
+      options_.cwd = dir_ / name;
+      EXPECT_EQ(is_cached({app_}, status), round != 0) << name;
+      write_text_file(options_.cwd + "/output", "of the program itself");
+      EXPECT_TRUE(is_cached({app_}, status)) << name;
+    }
+  const auto both = app_ + "; echo $?; cd ../three; " + app_ + "; echo $?";
+  for (int round = 0; round < 3; ++round) {
+    options_.cwd = dir_ / "two";
+    EXPECT_EQ(run_guided({"sh", "-c", both}).out, "2\n3\n") << round;
+  }
+}
+
+TEST_F(RunCache, relative_runpath_is_not_cached) {
+  build_program({dir_ / "relative",
+                 "int x(void); int main(void) { return x(); }",
+                 {dir_ / "old/libx.so.1", "-Wl,-rpath,:" + dir_ / "none"}});
+  grow_old();
+  for (int round = 0; round < 2; ++round)
+    for (const auto& [name, status] : {std::pair{"two", 2}, {"three", 3}}) {
+      options_.cwd = dir_ / name;
+      EXPECT_FALSE(is_cached({dir_ / "relative"}, status)) << name;
+    }
 }
 
 TEST_F(RunCache, a_directory_with_another_hwcaps_level_is_noticed) {
