@@ -55,8 +55,8 @@ std::string bad_mount_point(const std::string& path) {
 
 class CommandLine {
  public:
-  /// `command`: the first argument. `words`: of run, behind "--".
-  explicit CommandLine(std::string_view command, std::vector<std::string> words);
+  /// `command`: the first argument. `words`, `umask`: of run's command, which is behind "--".
+  CommandLine(std::string_view command, std::vector<std::string> words, mode_t umask);
   CLI::App& app() { return app_; }
   Result<int> run() { return action_(); }
 
@@ -202,8 +202,9 @@ void CommandLine::add_run() {
   add_start_options(sub);
 }
 
-CommandLine::CommandLine(std::string_view command, std::vector<std::string> words) {
+CommandLine::CommandLine(std::string_view command, std::vector<std::string> words, mode_t umask) {
   container_.command = std::move(words);
+  container_.umask = umask;
   app_.set_version_flag("--version", "fs-hook (heddle) " HEDDLE_VERSION);
   set_usage(app_, "");
   app_.require_subcommand(1);
@@ -264,14 +265,14 @@ CommandLine::CommandLine(std::string_view command, std::vector<std::string> word
 }
 
 Result<int> run(int argc, char** argv) {
-  (void)::umask(022);  // later runs trust the files that are made here
+  const auto umask = ::umask(022);  // later runs trust the files that are made here
   // These two enter a container's namespaces.
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "oci" || command == "verify") TRY(run_sealed(argv));
   if (command == kServeCommand) return serve_node_container({argv + 2, argv + argc});
   const auto words =
       command == "run" ? std::find(argv + 1, argv + argc, std::string_view("--")) : argv + argc;
-  CommandLine line(command, {std::min(words + 1, argv + argc), argv + argc});
+  CommandLine line(command, {std::min(words + 1, argv + argc), argv + argc}, umask);
   if (const int status = parse_options(line.app(), {argv + 1, words}); status >= 0) return status;
   return line.run();
 }

@@ -297,16 +297,18 @@ Result<Profile> ProfileDirectory::load(const std::string& name) const {
 }
 
 Result<std::string> ProfileDirectory::selected() const {
-  auto text = read(path_ + "/" + kSelected);
-  // A home that is none, or another user's, has no selection.
-  constexpr int kNoHome[] = {ENOENT, ENOTDIR, EACCES};
-  if (!text && std::ranges::count(kNoHome, text.error().code()) > 0) return std::string();
-  if (!text) return fail(std::move(text.error()));
-  if (text->ends_with('\n')) text->pop_back();
-  if (const auto fits = check_profile_name(*text); !fits && !text->empty())
-    return fail(path_ + "/" + kSelected, "holds no name of a profile", "",
-                "fs-launch profile use --none");
-  return *text;
+  const auto path = path_ + "/" + kSelected;
+  // A home that is none, or another user's, has no selection; in one that others may write to, a
+  // selection that is there is refused, and not ignored: ranks might run outside of their image.
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 &&
+      (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
+    return std::string();
+  auto text = TRY(read(path));
+  if (text.ends_with('\n')) text.pop_back();
+  if (const auto fits = check_profile_name(text); !fits && !text.empty())
+    return fail(path, "holds no name of a profile", "", "fs-launch profile use --none");
+  return text;
 }
 
 Result<void> ProfileDirectory::check_free(const std::string& name) const {

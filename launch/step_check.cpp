@@ -112,6 +112,9 @@ void remove_step_check() {
   const auto settings = decode(variable(kLaunchVariable));
   ::unsetenv(kPrologVariable);
   if (settings && !settings->prolog.empty()) ::setenv(kPrologVariable, settings->prolog.c_str(), 1);
+  // srun sets it where it has a prolog.
+  if (settings && (settings->prolog.empty() || settings->prolog == "none"))
+    ::unsetenv("SLURM_SCRIPT_CONTEXT");
 }
 
 std::string step_check_program(const std::string& prefix) {

@@ -414,6 +414,7 @@ Result<int> run_in_node_container(NodeContainer c) {
   const auto program = find_program(c.command[0], kPath);
   if (!program) return report_exec_failure(c.command[0], program.error().code());
   TRY(keep_over_exec(socket->get()));
+  (void)::umask(c.umask);
   ::execve(program->c_str(), to_c_array(c.command).data(), to_c_array(environment).data());
   return report_exec_failure(c.command[0], errno);
 }

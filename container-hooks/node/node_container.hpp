@@ -14,6 +14,8 @@
 // This is no sandbox. Without a user namespace, root in it is root of the host, with all its
 // devices: start no image as root that you would not start without a container.
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@ struct NodeContainer {
   std::vector<Volume> volumes;
   std::vector<std::string> variables;  ///< names of those that the program gets
   std::string cwd;                     ///< empty: the present one
+  mode_t umask = 022;                  ///< the command's
   /// The words of an engine that makes the container of the image's directory, in which volumes and
   /// the host's files are mounted; empty: none. It runs a program on and with all descriptors.
   std::vector<std::string> engine;

@@ -90,6 +90,10 @@ TEST_P(NodeContainer, words_variables_and_statuses_are_exact) {
                                   (dir_ / "app") + "|a  b||$HOME;id|*|a\nb|text"));
   EXPECT_EQ(launch(ranks(1, {"sh", "-c", "kill -SEGV $$"})).status,
             run(ranks(1, {"sh", "-c", "kill -SEGV $$"})).status);
+  const auto masked = run(Strings{"sh", "-c", "umask 027; exec \"$@\"", "sh"} +
+                              launched(ranks(1, {"sh", "-c", "umask"})),
+                          options_);
+  EXPECT_EQ(masked.out, "0027\n") << masked.err;
 }
 
 TEST_P(NodeContainer, user_without_rights_to_the_image_runs_in_it) {

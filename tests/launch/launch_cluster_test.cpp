@@ -146,6 +146,11 @@ TEST_F(OnNodes, bundle_is_shipped_to_nodes_that_srun_allocates) {
                                   "grep -qx true said && rm said")
                 .status,
             0);
+  EXPECT_EQ(cluster_
+                ->sh("rm -f said; " + fs_launch_ + " --slow / srun -Q -n1 printenv " +
+                     "SLURM_SCRIPT_CONTEXT SLURM_PROLOG; rm -f said")
+                .out,
+            "");
   const auto none =
       cluster_->sh("SLURM_PROLOG=none " + fs_launch_ +
                    " --slow / srun -Q -N1 -n1 sh -c 'echo ${LD_AUDIT-none} $SLURM_PROLOG'");

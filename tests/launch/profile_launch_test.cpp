@@ -88,6 +88,19 @@ TEST_F(ProfileOfALaunch, sets_the_variables_of_ranks_and_of_nothing_else) {
   EXPECT_THAT(plan.out, Not(HasSubstr("HOME%22"))) << "values are in no variable or argument";
 }
 
+TEST_F(ProfileOfALaunch, of_a_directory_that_others_may_write_to_is_refused_and_none_is_none) {
+  fs::create_directories(dir_ / "config");
+  fs::permissions(dir_ / "config", fs::perms(0777));
+  EXPECT_EQ(launch({"echo", "ran"}).out, "ran\n");
+  EXPECT_EQ(launch({"--profile", "p", "echo", "ran"}).status, 3);
+  fs::create_directories(dir_ / "config/heddle/profiles");
+  std::ofstream(dir_ / "config/heddle/profiles/selected") << "p\n";
+  const auto refused = launch({"echo", "ran"});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, HasSubstr("cannot be trusted"));
+}
+
 TEST_F(ProfileOfALaunch, that_cannot_be_read_starts_nothing) {
   const Strings touch = {"touch", dir_ / "started"};
   const auto missing = launch(Strings{"--profile", "none"} + touch);
