@@ -183,9 +183,10 @@ TempDir::~TempDir() { remove(); }
 
 void TempDir::remove() noexcept {
   if (path_.empty()) return;
-  // The failure may be temporary (no memory, a signal).
-  for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
-  }
+  // The failure may be temporary (no memory, a signal). Without descriptors an empty one goes.
+  bool is_gone = false;
+  for (int tries = 0; tries < 3 && !is_gone; ++tries) is_gone = remove_tree(path_).has_value();
+  if (!is_gone) (void)::rmdir(path_.c_str());
   forget(path_);
 }
 

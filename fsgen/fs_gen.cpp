@@ -71,8 +71,8 @@ std::optional<AppEnd> reason_to_stop(const GenOptions& options, const RunReport&
 }
 
 /// `--compare N`: N unguided and N guided runs, alternating, output discarded; prints both medians
-/// and their ratio to stderr, and to `json` if not null. Each guided run has a mount of its own, so
-/// none is a warm start. Result: the first failed run's end, else success.
+/// and their ratio to stderr, and to `json` if not null. Guided runs share no mount, so that none
+/// is a warm start. Result: the first failed run's end, else success.
 AppEnd compare(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
                OutputFile* json) {
   leave_standing_mount();
@@ -80,6 +80,7 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
   std::vector<std::uint64_t> guided;
   std::vector<std::uint64_t> mounting;
   unsigned guided_runs = 0, failed_without = 0, failed_with = 0;
+  bool is_mounted = false;
   AppEnd end;
   {
     const SilentStdout silence;
@@ -92,6 +93,7 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
       failed_without += bare.end.status != 0;
       failed_with += ours.end.status != 0;
       guided_runs += ours.guided || ours.counters.guided_processes > 0;
+      is_mounted = is_mounted || ours.via != "direct";
       mounting.push_back(ours.mount_ns);
       plain.push_back(bare.wall_ns);
       guided.push_back(ours.wall_ns);
@@ -103,10 +105,11 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
   say(fmt::format("{} runs each, medians: {:.1f} ms without heddle, {:.1f} ms with it: {}",
                   options.compare_runs, without, with, verdict(without / with)));
   if (guided_runs > 0)
-    say(
-        fmt::format("with it each run has a fresh mount: looking through it is counted, resolving "
-                    "({:.1f} ms, once) and mounting ({:.1f} ms) are not",
-                    static_cast<double>(map.resolve_ns) / 1e6, median_ms(mounting)));
+    say(fmt::format(
+        "{}resolving ({:.1f} ms, once) and {} ({:.1f} ms) are not counted",
+        is_mounted ? "with it each run has a fresh mount, whose look-ups are counted; " : "",
+        static_cast<double>(map.resolve_ns) / 1e6, is_mounted ? "mounting" : "starting",
+        median_ms(mounting)));
   else
     say("nothing was guided: " + map.unguided_reason);
   if (failed_without + failed_with > 0)
@@ -305,9 +308,13 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     if (auto in_trees = find_in_trees(options.map, options.command[0], app_path))
       app_path = std::move(*in_trees);
   if (!app_path) return {report_exec_failure(options.command[0], app_path.error().code())};
-  if (Environment().get("HEDDLE") == "off" && !options.explain) {
+  const bool is_off = Environment().get("HEDDLE") == "off";
+  // ld.so prints what it finds, as ldd does, and runs nothing.
+  const bool is_listed = Environment().get("LD_TRACE_LOADED_OBJECTS").has_value();
+  if ((is_off || is_listed) && !options.explain) {
     if (!options.out.empty() || !options.json_file.empty() || options.compare_runs > 0)
-      warn("HEDDLE=off: --out, --learn, --json and --compare do nothing");
+      warn(std::string(is_off ? "HEDDLE=off" : "LD_TRACE_LOADED_OBJECTS") +
+           ": --out, --learn, --json and --compare do nothing");
     leave_standing_mount();
     return become_app(options, *app_path);
   }
@@ -340,13 +347,14 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     if (!can_do_without(options)) throw Error(done.error());
     const Error why = done.error();
     warn(Error("", why.message(), "continuing without heddle", why.hint()));
-    if (why.code() == ENOMEM) {  // a process of ours beside it may have no room
+    // A process of ours beside it may have no room, or no descriptors.
+    if (why.code() != ENOMEM) done = run_plain(options, *app_path, why.message());
+    if (!done) {
       if (json) warn("--json does nothing");
       work = fail(Error(why));  // its directory is removed
       leave_standing_mount();
       return become_app(options, *app_path);
     }
-    done = value_or_throw(run_plain(options, *app_path, why.message()));
   }
   if (done->exec_error != 0) return {report_exec_failure(options.command[0], done->exec_error)};
   if (cache && map && !map->key.empty()) remember(options, *app_path, *map, *done, *cache, plain);

@@ -286,7 +286,7 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
     map.index = TRY(make_direct_index(map.content));
   }
   for (const auto& missing : built.missing)
-    if (missing.program == app || !cache)
+    if (missing.program == app || !options.out.empty())
       warn(escape_for_terminal(missing.name) + ", which " + escape_for_terminal(missing.needed_by) +
            " needs: " + missing.reason);
   if (const auto left_out = app_left_out(); left_out != built.left_out.end())

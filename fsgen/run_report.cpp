@@ -146,8 +146,10 @@ std::string to_text(const RunReport& report) {
                          (report.fast_files ? ": no slow file system, so no mount" : ""));
   if (!report.not_cached.empty()) out += fmt::format("  not cached      {}\n", report.not_cached);
   constexpr std::uint64_t kFailedProbe = 2200;  // ns on a local disk, measured
+  // What it saved in children is not known.
   if (const auto saved = report.probes_without * kFailedProbe;
-      report.fast_files && report.guided && report.resolve_ns + report.mount_ns > saved)
+      report.fast_files && report.guided && report.counters.guided_processes <= 1 &&
+      report.resolve_ns + report.mount_ns > saved)
     out += fmt::format(
         "  balance         {:>12} of look-ups saved, which cost more: HEDDLE=off runs it without "
         "heddle\n",

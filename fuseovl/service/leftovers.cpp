@@ -24,6 +24,7 @@ namespace {
 
 /// Prefix of a directory that is not locked yet.
 constexpr const char* kUnlocked = "hd-new";
+constexpr time_t kLockedAfter = 10;     ///< seconds, at the latest
 constexpr unsigned kLongestSweep = 30;  // seconds
 
 /// Removes the directory `name`, with one level of files, if it is this user's and not locked. By
@@ -33,7 +34,7 @@ void sweep_directory(int parent, const std::string& name) {
       ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
   if (!directory || ::fstat(directory.get(), &st) != 0 || st.st_uid != ::geteuid()) return;
-  const bool is_made_now = st.st_mtim.tv_sec > ::time(nullptr) - 120;
+  const bool is_made_now = st.st_mtim.tv_sec > ::time(nullptr) - kLockedAfter;
   if (name.starts_with(kUnlocked) && is_made_now) return;
   if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) return;
   for_each_name(directory.get(), [&](const std::string& file) {

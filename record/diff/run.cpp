@@ -210,6 +210,7 @@ Result<void> check_found(const RunName& name, const Loader& loader, int wanted) 
 }  // namespace
 
 Result<void> Run::require_processes() const {
+  if (process_of.empty()) return {};
   if (processes.size() > 1 || (!processes.empty() && processes[0].id != 0)) return {};
   return fail(name, "cannot compare by process or thread", "the trace names none");
 }

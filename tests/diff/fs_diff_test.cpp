@@ -147,6 +147,9 @@ TEST_F(FsDiff, ignores_interleaving_when_aligning_by_process) {
   EXPECT_EQ(j["distance"], 2);
   EXPECT_EQ(j["processes"].size(), 3U);
   EXPECT_EQ(run({kData + "/kind-patch_2Aug2023.out", a, "--by", "process"}).status, 2);
+  const auto none = trace("none", {});
+  EXPECT_EQ(json({none, none, "--by", "thread"})["distance"], 0);
+  EXPECT_EQ(json({none, a, "--by", "process"})["distance"], 4);
 }
 
 TEST_F(FsDiff, ignores_interleaving_when_aligning_by_thread) {

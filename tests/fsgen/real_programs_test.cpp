@@ -90,6 +90,8 @@ const Program kPrograms[] = {
     {"python_in_too_little_address_space", "python3",
      "ulimit -v 40000; $H python3 -c 'print(3)' 2> $T/error", true, "it runs unguided"},
     {"few_descriptors", "", "ulimit -n 24; $H sh -c 'ulimit -n; ls -d /etc'"},
+    {"hardly_a_descriptor", "", "ulimit -n 5; $H ./static 2> $T/error", false},
+    {"no_descriptor", "", "ulimit -n 3; $H ./static 2> $T/error; ls -d $TMPDIR/hd-*", false},
     {"few_processes", "", "ulimit -u 100000; $H sh -c 'ulimit -u; ls -d /etc'"},
     // Debuggers and tracers.
     {"gdb", "gdb",
@@ -100,6 +102,8 @@ const Program kPrograms[] = {
     // Its own status may be 0 or the program's.
     {"perf", "perf", "$H perf stat -x, -o $T/log ./app 4 || [ $? = 8 ]"},
     {"ldd", "ldd", "$H ldd ./app | sed 's/ (0x.*//'", true, "a traced program ends before main"},
+    {"ldd_by_hand", "", "LD_TRACE_LOADED_OBJECTS=1 $H ./app 2> $T/error | sed 's/ (0x.*//'", false},
+    {"an_argument_that_misses_a_library", "", "$H ls ./misses"},
     // Runtimes that are first in the search.
     {"asan", "asan", "$H ./asan" WITHOUT_NUMBERS},
     {"asan_report", "asan", "$H ./asan 1" WITHOUT_NUMBERS " | grep -E 'ERROR|SUMMARY|in main'"},
@@ -142,6 +146,8 @@ lib l/libtwice.so 'int answer(int x) { return 2 * x; }' -Wl,-soname,libtwice.so
 app app 'int answer(int); int main(int c, char** v) { return answer(v[1][0] - 48); }' l/libtwice.so '-Wl,-rpath,$ORIGIN/n:$ORIGIN/l'
 lib l/libtwice32.so 'int answer(int x) { return 2 * x; }' -m32 -nostdlib -Wl,-soname,libtwice32.so 2> /dev/null &&
 app app32 'int answer(int); int main(int c, char** v) { return answer(v[1][0] - 48); }' -m32 l/libtwice32.so '-Wl,-rpath,$ORIGIN/n:$ORIGIN/l' 2> /dev/null || :
+lib l/libgone.so 'int gone(void) { return 0; }'
+app misses 'int gone(void); int main(void) { return gone(); }' l/libgone.so && rm l/libgone.so
 lib preload.so 'int answer(int x) { return 3 * x; }'
 mkdir project
 for i in 1 2 3 4 5 6; do echo "int f$i(void) { return $i; }" > project/f$i.c; done

@@ -105,6 +105,9 @@ TEST(ReportText, balance_line_is_there_where_heddle_costs_more_than_it_saves) {
   EXPECT_THAT(to_text(run), HasSubstr(line)) << "/bin/true";
   run.probes_without = 1000;
   EXPECT_THAT(to_text(run), HasSubstr(line));
+  run.counters.guided_processes = 2;
+  EXPECT_THAT(to_text(run), Not(HasSubstr(line))) << "what children would have cost is unknown";
+  run.counters.guided_processes = 1;
   run.probes_without = 100 * 99 / 2;  // of a hundred libraries in a hundred directories
   EXPECT_THAT(to_text(run), Not(HasSubstr(line)));
   run.probes_without = 0;
