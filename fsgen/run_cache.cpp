@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 
@@ -40,6 +42,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kRacy = 2 * kSecond;  // git's racy-git.txt, with the coarsest clock in use
 constexpr std::int64_t kDay = 24 * 3600 * kSecond;
 constexpr std::int64_t kValidFor = 10 * kSecond;
+constexpr std::string_view kMark = "valid-";
 constexpr std::size_t kLargest = std::size_t{256} << 20;
 constexpr std::size_t kMostFiles = 1024;
 constexpr std::size_t kTrailer = sizeof(std::uint64_t) + sizeof(Checksum);
@@ -205,7 +208,7 @@ std::string RunCache::once_a_job(const std::string& what, std::int64_t after_ns,
   const auto rank = rank_from_environment();
   if (!node || !rank) return ask();
   // The ranks of a job's step on a node are children of one launcher, which starts no other.
-  const auto mark = "valid-" + std::to_string(::getppid()) + "-" + what.substr(0, 32);
+  const auto mark = fmt::format("{}{}-{}", kMark, ::getppid(), what.substr(0, 32));
   const auto one_at_a_time = node->lock(mark, std::chrono::seconds(30));
   const auto marked = modified_ns(node->get(), mark);
   const Fd fd(::openat(node->get(), mark.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -215,11 +218,14 @@ std::string RunCache::once_a_job(const std::string& what, std::int64_t after_ns,
   if (!text.empty() && !text.starts_with(ours) && marked > now_ns() - kValidFor &&
       marked > after_ns)
     return text.substr(text.find(' ') + 1);
-  // One that is younger may be of a check that goes on.
+  // One that is younger may be of a check that goes on, unless its launcher has ended.
+  const auto is_over = [&](const std::string& name) {
+    const auto launcher = std::atoi(name.c_str() + kMark.size());
+    return modified_ns(node->get(), name) < now_ns() - 60 * kValidFor ||
+           (launcher > 0 && ::kill(launcher, 0) != 0 && errno == ESRCH);
+  };
   for (const auto& name : node->names())
-    if (name.starts_with("valid-") && name != mark &&
-        modified_ns(node->get(), name) < now_ns() - 60 * kValidFor)
-      node->remove(name);
+    if (name.starts_with(kMark) && name != mark && is_over(name)) node->remove(name);
   (void)::ftruncate(fd.get(), 0);
   auto answer = ask();
   if (!answer.empty()) {

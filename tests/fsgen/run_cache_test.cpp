@@ -673,6 +673,25 @@ TEST_F(RunCache, a_relative_slow_directory_is_one_of_the_working_directory) {
             "mount: no, no file is on a slow file system\n");
 }
 
+/// What a rank leaves for the others of its launcher.
+TEST_F(RunCache, marks_of_launchers_that_have_ended_are_removed) {
+  const auto runtime = dir_ / "runtime";
+  ASSERT_EQ(::mkdir(runtime.c_str(), 0700), 0);
+  if (::geteuid() == 0) ASSERT_EQ(::chown(runtime.c_str(), 65534, 65534), 0);
+  fs::permissions(dir_.path(), fs::perms(0755));
+  const std::string user = ::geteuid() == 0 ? "setpriv --reuid 65534 --clear-groups " : "";
+  const auto launched =
+      "export PMI_RANK=0 XDG_RUNTIME_DIR=$DIR/runtime "
+      "XDG_CACHE_HOME=$DIR/runtime/cache; for i in 1 2 3; do " +
+      user + "$FS_GEN -q $DIR/app; done; ls $XDG_RUNTIME_DIR/heddle";
+  for (int launches = 0; launches < 3; ++launches) {
+    const auto names = lines_of(sh(launched).out);
+    EXPECT_EQ(std::ranges::count_if(
+                  names, [](const std::string& name) { return name.starts_with("valid-"); }),
+              1);
+  }
+}
+
 TEST_F(RunCache, heddle_off_says_which_options_do_nothing) {
   options_.env.push_back("HEDDLE=off");
   EXPECT_THAT(gen({"--explain", "/bin/sh", "-c", "echo ran"}).out,
