@@ -49,7 +49,7 @@ struct LineNodes {
   bool may_be_srun = false;        ///< it is srun's, or that of a program that may start srun
 };
 
-inline constexpr const char* kRemoteRanks = "ranks on other nodes";
+inline constexpr const char* kRemoteRanks = "any ranks on other nodes";
 
 class LauncherLine {
  public:

@@ -247,6 +247,11 @@ Profile import_one(const std::string& name, const Json& from) {
 /// or a single one. The file may be another user's; the worst it can do is name an image or script,
 /// which list and show print.
 std::map<std::string, Profile> read_e4s_cl(const Options& o) {
+  // As e4s-cl's own names of MPI installations.
+  const auto without_blanks = [](std::string name) {
+    std::ranges::replace(name, ' ', '_');
+    return name;
+  };
   constexpr std::size_t kLargest = 64UL << 20;
   const auto file = value_or_throw(open_regular(o.file));
   const auto text = value_or_throw(read_all(file.get(), o.file, kLargest));
@@ -265,11 +270,12 @@ std::map<std::string, Profile> read_e4s_cl(const Options& o) {
       throw Error(o.file, "no profiles of e4s-cl", "one has no name");
     auto name = each["name"].get<std::string>();
     if (!o.names.empty() && std::ranges::find(o.names, name) == o.names.end()) continue;
+    name = without_blanks(std::move(name));
     if (!out.emplace(name, import_one(name, each)).second)
       throw Error(o.file, "no profiles of e4s-cl", "two are named " + name);
   }
   for (const auto& name : o.names)
-    if (!out.contains(name)) throw Error(o.file, "has no profile " + name);
+    if (!out.contains(without_blanks(name))) throw Error(o.file, "has no profile " + name);
   if (out.empty()) throw Error(o.file, "no profiles of e4s-cl");
   return out;
 }

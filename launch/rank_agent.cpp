@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ranges>
+#include <sstream>
 #include <string_view>
 
 #include "base/child.hpp"
@@ -55,14 +56,21 @@ class Inherited {
     const Fd text(::memfd_create("heddle-messages", MFD_CLOEXEC));
     if (error_ && text) ::dup2(text.get(), STDERR_FILENO);
   }
-  /// What was written to standard error meanwhile, on one line.
+  /// What was written to standard error meanwhile, without hints, on one line.
   std::string messages() const {
     char text[2048];
     const auto got = error_ ? ::pread(STDERR_FILENO, text, sizeof text, 0) : 0;
-    std::string out(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-    while (out.ends_with('\n')) out.pop_back();
-    for (auto& c : out)
-      if (c == '\n') c = ' ';
+    std::istringstream lines(
+        std::string(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0))));
+    std::string out;
+    for (std::string line; std::getline(lines, line);) {
+      std::string_view said = line;
+      if (said.starts_with("hint: ")) continue;
+      for (const std::string_view begin : {"fs-launch: ", "warning: "})
+        if (said.starts_with(begin)) said.remove_prefix(begin.size());
+      out += out.empty() ? "" : "; ";
+      out += said;
+    }
     return out;
   }
   void restore() const {

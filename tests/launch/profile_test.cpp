@@ -359,8 +359,12 @@ TEST_F(ProfileCommand, imports_profiles_of_e4s_cl) {
   EXPECT_EQ(run({"delete", "bare"}), 0);
   EXPECT_EQ(run({"import", database, "bare"}), 0);
   // What profile dump prints; and files that are none.
-  std::ofstream(dir_ / "dump") << R"([{"name": "dumped", "image": "x"}])";
+  std::ofstream(dir_ / "dump") << R"([{"name": "dumped", "image": "x"}, {"name": "of users"}])";
   EXPECT_EQ(run({"import", dir_ / "dump"}), 0);
+  EXPECT_EQ(out_, "dumped\nof_users\n");
+  EXPECT_EQ(run({"delete", "of_users"}), 0);
+  EXPECT_EQ(run({"import", dir_ / "dump", "of users"}), 0);
+  EXPECT_EQ(run({"delete", "of_users"}), 0);
   for (const auto* text :
        {"", "7", "[]", "{}", "[{}]", R"([{"name": 1}])", R"([{"name": "a/b"}])",
         R"([{"name": "y", "files": 7}])", R"([{"name": "y", "files": ["relative"]}])",
