@@ -111,9 +111,12 @@ bool has_relative_element(std::string_view list) {
 
 /// The working directory if what ld.so reads of the environment depends on it; else empty.
 std::string relevant_directory(const SearchOptions& search) {
+  const auto is_relative = [](const std::string& name) {
+    return name.find('/', 1) != name.npos && name[0] != '/';
+  };
   std::error_code error;
-  const auto& preload = search.ld_preload;
-  return has_relative_element(search.ld_library_path) || preload.find('/') != preload.npos
+  return has_relative_element(search.ld_library_path) ||
+                 std::ranges::any_of(split_preload_variable(search.ld_preload), is_relative)
              ? std::filesystem::current_path(error).string()
              : "";
 }

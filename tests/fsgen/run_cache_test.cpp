@@ -212,6 +212,20 @@ TEST_F(RunCache, empty_element_of_the_search_path_is_cached_for_each_working_dir
   }
 }
 
+TEST_F(RunCache, relative_preload_is_cached_for_each_working_directory_and_others_for_all) {
+  options_.env.push_back("LD_PRELOAD=" + dir_ / "three/libx.so.1");
+  for (const std::string directory : {"two", "three"}) {
+    options_.cwd = dir_ / directory;
+    EXPECT_EQ(is_cached({app_}, 3), directory == "three");
+  }
+  options_.env.back() = "LD_PRELOAD=./libx.so.1";
+  for (int round = 0; round < 2; ++round)
+    for (const auto& [name, status] : {std::pair{"two", 2}, {"three", 3}}) {
+      options_.cwd = dir_ / name;
+      EXPECT_EQ(is_cached({app_}, status), round != 0) << name;
+    }
+}
+
 TEST_F(RunCache, relative_runpath_is_not_cached) {
   build_program({dir_ / "relative",
                  "int x(void); int main(void) { return x(); }",
