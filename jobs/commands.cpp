@@ -278,16 +278,19 @@ class RunJob {
     const std::string jobid = TRY(job_id(o.jobid));
     Spool spool = Spool::at(jobid);
     for (int attempt = 0; attempt < 100; ++attempt) {
-      TRY(spool.create());
+      // At any moment the last one may stage it, and remove the directory.
+      if (const auto created = spool.create(); !created && created.error().code() != ENOENT)
+        return fail(created.error());
       const auto lock = spool.lock();
       if (!lock) continue;
       const std::string users = spool.directory() + "/users";
-      Fd fd = TRY(open_file(users, O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
+      auto opened = open_file(users, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+      if (!opened && opened.error().code() == ENOENT) continue;
+      Fd fd = TRY(std::move(opened));
       while (::flock(fd.get(), LOCK_SH) != 0 && errno == EINTR) {
       }
       struct stat st {
       }, there{};
-      // The last one may have staged it between create() and here.
       if (::fstat(fd.get(), &st) != 0 || ::stat(users.c_str(), &there) != 0 ||
           st.st_ino != there.st_ino || ::access(spool.records().c_str(), F_OK) != 0)
         continue;
@@ -460,7 +463,8 @@ int run_command(int argc, char** argv) {
   if (split.command.empty()) return usage_error("fs-job run", "no command given");
   auto run = RunJob::join(o);
   if (!run) {
-    warn(run.error());
+    warn(Error("", run.error().message(), "what this command does is not collected",
+               run.error().hint()));
     return run_plain(split.command);
   }
   return run_collected(*run, o, split.command);
@@ -547,6 +551,14 @@ int stage_left(const Options& o) {
 }
 
 }  // namespace
+
+bool has_archive(const std::string& jobid, const std::string& directory) {
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(directory, failed), end; !failed && at != end;
+       at.increment(failed))
+    if (at->path().filename().string().starts_with(jobid + "-")) return true;
+  return false;
+}
 
 Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit) {
   Options o;

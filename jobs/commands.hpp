@@ -29,6 +29,9 @@ int watch_command(int argc, char** argv);
 /// will write it.
 Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit);
 
+/// Whether `directory` has one of a node of the job, in our layout.
+bool has_archive(const std::string& jobid, const std::string& directory);
+
 #ifdef HEDDLE_WITH_JOB_STORE
 /// Those of jobs/store.
 std::span<const Command> store_commands();

@@ -78,7 +78,8 @@ std::vector<std::string> Spool::ids() {
   std::vector<std::string> out;
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(spool_base(), failed))
-    out.push_back(entry.path().filename().string());
+    if (auto name = entry.path().filename().string(); !name.starts_with('.'))
+      out.push_back(std::move(name));
   std::ranges::sort(out);
   return out;
 }
@@ -109,13 +110,25 @@ Result<void> Spool::write(const nlohmann::json& job) const {
   return file.commit();
 }
 
-Result<void> Spool::remove() const { return remove_tree(directory_); }
+Result<void> Spool::remove() const {
+  // At once: a process that joins makes files in it before it has the lock.
+  const auto aside = base_ + "/.removed-" + jobid_ + "-" + std::to_string(::getpid());
+  if (::rename(directory_.c_str(), aside.c_str()) != 0)
+    return errno == ENOENT ? Result<void>() : fail_errno(directory_, "cannot remove");
+  return remove_tree(aside);
+}
 
 Result<Fd> Spool::lock() const {
-  Fd fd = TRY(open_file(directory_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
-  while (::flock(fd.get(), LOCK_EX) != 0)
-    if (errno != EINTR) return fail_errno(directory_, "cannot lock");
-  return fd;
+  for (;;) {
+    Fd fd = TRY(open_file(directory_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+    while (::flock(fd.get(), LOCK_EX) != 0)
+      if (errno != EINTR) return fail_errno(directory_, "cannot lock");
+    struct stat held {
+    }, there{};
+    if (::fstat(fd.get(), &held) == 0 && ::lstat(directory_.c_str(), &there) == 0 &&
+        held.st_dev == there.st_dev && held.st_ino == there.st_ino)
+      return fd;
+  }
 }
 
 Result<bool> change_running(const std::string& jobid,

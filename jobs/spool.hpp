@@ -37,7 +37,7 @@ class Spool {
   Result<nlohmann::json> read() const;
   Result<void> write(const nlohmann::json& job) const;
   Result<void> remove() const;
-  /// Held while the job's state changes. The job may have been removed meanwhile.
+  /// Held while the job's state changes, by remove() too. ENOENT: there is none, or no longer.
   Result<Fd> lock() const;
 
   const std::string& jobid() const { return jobid_; }

@@ -287,6 +287,10 @@ void finish_job(const LaunchSettings& settings, AppEnd end, bool quiet) {
   const auto archive =
       jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
   if (!archive) return warn(archive.error());
+  if (!jobs::has_archive(settings.job, settings.job_to)) {
+    warn("job " + settings.job + ": " + settings.job_to + " here has no archive of it");
+    return;
+  }
   if (!quiet && is_normal)
     say("job " + settings.job + ": an archive of each node is in " + settings.job_to);
   else if (!quiet)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 #include "base/child.hpp"
@@ -53,7 +54,15 @@ class HookLog {
   void open() {
     if (fd_ || file_.empty()) return;
     note_step("opening", file_);
-    if (auto file = open_log(file_)) fd_ = std::move(*file);
+    auto file = open_log(file_);
+    if (file) {
+      fd_ = std::move(*file);
+      return;
+    }
+    // At createContainer root of a user namespace has no right to root's log.
+    if (file.error().code() != EACCES)
+      warn(file_ + ": the log cannot be written: " + std::strerror(file.error().code()));
+    file_.clear();
   }
 
  private:

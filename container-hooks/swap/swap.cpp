@@ -231,10 +231,8 @@ Result<Child> serve(Fd device, const HookSettings& settings, const Decided& deci
                       "--ready-fd",    std::to_string(kReadyFd),
                       "--mount-point", decided.decision.mount_point};
   if (settings.stage == Stage::create_container) helper.arguments.emplace_back("--leave-tree");
-  // At createContainer root of a user namespace has no right to root's log.
-  if (!settings.log.empty())
-    if (const auto log = open_log(settings.log); log || log.error().code() != EACCES)
-      helper.arguments.insert(helper.arguments.end(), {"--log", settings.log});
+  if (!settings.log.empty() && open_log(settings.log))
+    helper.arguments.insert(helper.arguments.end(), {"--log", settings.log});
   helper.arguments.push_back(decided.map);
   // Messages come through the socket: runc waits until the hook's stderr is closed.
   helper.fds = {{null.get(), STDIN_FILENO},

@@ -70,6 +70,7 @@ class LeaseService : public MountServer {
  private:
   /// Makes the mount point, and enters root's namespace. A failure is every client's answer.
   Result<void> set_up() {
+    sweep_sockets();
     work_ = TRY(WorkDirectory::make());
     settings_.mount_point = work_->directory.path() + "/m";
     if (::mkdir(settings_.mount_point.c_str(), 0755) != 0)

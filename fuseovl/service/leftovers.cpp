@@ -74,7 +74,8 @@ void sweep_mounts() {
   }
 }
 
-/// Sockets of killed services.
+}  // namespace
+
 void sweep_sockets() {
   const auto directory = RunDirectory::open();
   if (!directory) return;
@@ -84,8 +85,6 @@ void sweep_sockets() {
     if (lock && directory->is_dead(name)) directory->remove(name);
   }
 }
-
-}  // namespace
 
 void sweep_leftovers(const std::string& parent) {
   sweep_mounts();

@@ -22,6 +22,9 @@ struct WorkDirectory {
   static Result<WorkDirectory> make();
 };
 
+/// Removes sockets of killed services of this user. For processes that may connect: a confined
+/// service may not.
+void sweep_sockets();
 /// Removes what killed fs-gens and services of this user left: dead mounts, sockets, and
 /// directories `hd-XXXXXX` in `parent`. A mount that does not answer takes half a second; the
 /// directory of another's TMPDIR may never answer.

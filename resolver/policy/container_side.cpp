@@ -73,6 +73,7 @@ Result<bool> ContainerSide::add_program(const std::string& name, const SearchOpt
                 "their loaders differ", "ask for each by itself");
   }
   programs_.push_back({path, std::move(closure)});
+  library_path_ = options.ld_library_path;
   objects_.clear();
   for (const auto& program : programs_) objects_.push_back(&program.closure.objects[0]);
   for (const auto& program : programs_)
@@ -111,6 +112,18 @@ const SideFile* ContainerSide::find(const std::string& soname) {
       return &*slot->second;
     }
   return nullptr;
+}
+
+std::vector<std::string> ContainerSide::library_path() {
+  SearchDirs dirs(world_, loader_);
+  SearchList list;
+  // ld.so ignores an empty value.
+  if (!library_path_.empty())
+    dirs.fill(list, library_path_, ":;", {"", loader_.platform, loader_.lib});
+  std::vector<std::string> out;
+  for (const auto* dir : list.dirs)
+    if (dir->name.starts_with('/')) out.push_back(dir->name);
+  return out;
 }
 
 std::vector<LdSoCache::Line> ContainerSide::mpi_lines() const {
@@ -406,16 +419,23 @@ ContainerStack find_container_stack(ContainerSide& inside) {
         std::ranges::any_of(out.parts, is_user))
       out.consider(inside, path, *file, {std::string(line.name)}, false);
   }
-  // An interpreter in a prefix of its own (conda, Spack), whose modules load the MPI beside it.
+  // What programs that are not known find by LD_LIBRARY_PATH, or without ld.so.cache; and an
+  // interpreter in a prefix of its own (conda, Spack), whose modules load the MPI beside it.
   if (!out.needed_by_program) {
+    auto searched = inside.library_path();
+    if (inside.mpi_lines().empty())
+      for (const auto& directory : inside.loader().default_directories)
+        searched.push_back(directory);
     std::vector<std::string> names(std::begin(kBindings), std::end(kBindings));
     for (const auto& library : kMpiSonames) names.emplace_back(library.soname);
     for (const auto* object : inside.objects())
-      for (const auto& directory : tagged_directories(*object, inside.world(), inside.loader()))
-        for (const auto& name : names)
-          if (!inside.world().real_path(directory + name).empty())
-            if (const auto file = inside.library(directory + name))
-              out.consider(inside, directory + name, *file, {name}, false);
+      for (auto& directory : tagged_directories(*object, inside.world(), inside.loader()))
+        searched.push_back(std::move(directory));
+    for (const auto& directory : searched)
+      for (const auto& name : names)
+        if (!inside.world().real_path(directory + name).empty())
+          if (const auto file = inside.library(directory + name))
+            out.consider(inside, directory + name, *file, {name}, false);
   }
   out.drop_unrelated();
   return out;

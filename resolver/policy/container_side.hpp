@@ -53,6 +53,8 @@ class ContainerSide {
   const LoaderProfile& loader() const { return loader_; }
   std::string glibc() const { return "2." + std::to_string(loader_.glibc_minor); }
   const LdSoCache& cache() const { return cache_; }
+  /// The absolute directories of LD_LIBRARY_PATH, with a trailing slash.
+  std::vector<std::string> library_path();
   /// The cache's lines that may be an MPI's.
   std::vector<LdSoCache::Line> mpi_lines() const;
   /// Whether one of the programs is Python, whose modules are programs too.
@@ -69,6 +71,7 @@ class ContainerSide {
   std::string path_;
   LoaderProfile loader_;
   LdSoCache cache_;
+  std::string library_path_;
   std::vector<ContainerProgram> programs_;
   std::vector<const LoadedObject*> objects_;
   std::map<std::string, std::optional<SideFile>> found_;

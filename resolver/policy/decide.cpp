@@ -194,8 +194,9 @@ class Decider {
     for (const auto& part : stack_.parts)
       if (part.is_library() && part.identity.abi != install_->identity.abi)
         out_.warnings.push_back("the image has " + describe(part.identity) + " (" + part.path +
-                                ") too: programs that use it run on it as before; name the program "
-                                "that is to be swapped");
+                                ") too: programs that use it run on it, but on those of the host's "
+                                "libraries that the host's MPI needs (UCX, hwloc); name the "
+                                "program that is to be swapped");
     stack_.keep(install_->identity.abi);
     out_.mpi = side_of(install_->identity, install_->library.soname, install_->library.path);
     const auto elf = host_.world().facts(install_->library.path);

@@ -115,6 +115,15 @@ TEST_P(HookedImage, missing_files_are_part_of_the_decision) {
   EXPECT_EQ(ask(), 7U);
 }
 
+TEST_P(HookedImage, log_that_cannot_be_written_is_not_needed) {
+  auto config = world_->config({"/bin/app"});
+  for (auto& word : config["hooks"]["createRuntime"][0]["args"])
+    if (word == world_->log()) word = world_->path("none/hook.log");
+  const auto ran = start(config);
+  EXPECT_EQ(ran.out, "host\n") << ran.err;
+  EXPECT_EQ(start(config).out, "host\n");
+}
+
 /// A /var that is full or read-only must not stop new images.
 TEST_P(HookedImage, full_or_read_only_cache_is_not_needed) {
   for (const char* options : {"size=4k,mode=700", "nr_inodes=1,mode=700", "ro,mode=700"}) {

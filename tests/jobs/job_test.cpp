@@ -293,6 +293,15 @@ TEST_F(Collected, runs_of_one_job_at_once_make_one_archive) {
   EXPECT_EQ(read_job(archives()[0]).of("sleep").size(), 8U);
 }
 
+/// One may begin while the last one before it removes the job.
+TEST_F(Collected, runs_that_begin_while_others_end_are_all_collected) {
+  const auto ran = sh("seq 300 | xargs -P8 -I{} " + fs_job_ + " run -q -- true");
+  EXPECT_EQ(ran.err, "");
+  std::size_t programs = 0;
+  for (const auto& file : archives()) programs += read_job(file).of("true").size();
+  EXPECT_EQ(programs, 300U);
+}
+
 TEST_F(Collected, watch_shows_what_runs) {
   ASSERT_EQ(fs_job({"start"}).status, 0);
   const auto result =

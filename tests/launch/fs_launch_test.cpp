@@ -166,6 +166,11 @@ TEST_F(FsLaunch, each_job_has_a_name_and_the_same_last_line) {
         line, testing::MatchesRegex(
                   "fs-launch: job launch-[0-9-]+: an archive of each node is in " + dir_ / "jobs"));
   EXPECT_EQ(sh("ls jobs | wc -l").out, "2\n");
+  options_.env.emplace_back("HEDDLE_JOB_SPOOL=/dev/null");
+  const auto none = launch({"mpiexec.hydra", "-n", "1", "true"}, {"--job"});
+  EXPECT_EQ(none.status, 0);
+  EXPECT_THAT(none.err, HasSubstr("what this command does is not collected"));
+  EXPECT_THAT(none.err, HasSubstr("here has no archive of it"));
 }
 
 TEST_F(FsLaunch, odd_options_of_a_hold_are_refused) {

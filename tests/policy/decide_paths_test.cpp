@@ -35,6 +35,19 @@ TEST_F(Decide, binds_over_what_the_given_ld_library_path_finds) {
   EXPECT_EQ(bound_over(decision, "/srv/libmpich.so.12"), "libmpi.so.12");
 }
 
+/// As behind a shell, whose programs are not known.
+TEST_F(Decide, binds_over_what_unknown_programs_find_by_ld_library_path_or_without_ld_so_cache) {
+  usual();
+  // A copy with a function that the host lacks would be left alone.
+  world_.mpich(world_.in("/srv/libmpich.so.12"), "3.0", "int MPI_New(void){return 0;}");
+  build_program({.output = world_.in("/app/plain"), .source = "int main(void){return 0;}"});
+  const auto decision = world_.decide("/app/plain", {"--library-path", "/srv"});
+  EXPECT_EQ(bound_over(decision, "/srv/libmpich.so.12"), "libmpi.so.12") << decision.dump(1);
+  fs::remove_all(world_.in("/srv"));
+  fs::remove(world_.in("/etc/ld.so.cache"));
+  EXPECT_EQ(swap("/app/plain")["container_mpi"]["version"], "3.0");
+}
+
 /// The host's libucs, recognised by its name, has UCX's modules beside it.
 TEST_F(Decide, hides_a_library_with_plugins_from_an_rpath_without_their_directory) {
   const auto theirs = world_.mpich(world_.in("/opt/spack/lib/libmpi.so.12"), "3.0", "",
