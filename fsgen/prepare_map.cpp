@@ -232,11 +232,11 @@ Result<void> store(PreparedMap& map, const RunCache& cache, const std::string& a
   const auto relative = std::ranges::find_if(map.content.objects, [](const MapObject& object) {
     return has_relative_element(object.rpath) || has_relative_element(object.runpath);
   });
-  const bool has_none = relative == map.content.objects.end();
   auto seen = world.seen();
-  if (!seen && has_none) seen = world.seen(relevant_directory(search));
-  if (!seen && has_none) return fail("", "it depends on a path that cannot be read");
-  if (!seen) return fail(relative->path, "its RPATH or RUNPATH has a relative or empty element");
+  if (!seen && relative != map.content.objects.end())
+    return fail(relative->path, "its RPATH or RUNPATH has a relative or empty element");
+  if (!seen) seen = world.seen(relevant_directory(search));
+  if (!seen) return fail("", "it depends on a path that cannot be read");
   const auto& trees = map.content.trees;
   if (const auto* tree = young_one(trees, started_ns))
     return fail(tree->path, "something in it changed less than 2 s before the run");

@@ -36,6 +36,7 @@ class Spool {
   /// null: the job was not started.
   Result<nlohmann::json> read() const;
   Result<void> write(const nlohmann::json& job) const;
+  /// With the lock held. A process that joins meanwhile makes a new one.
   Result<void> remove() const;
   /// Held while the job's state changes, by remove() too. ENOENT: there is none, or no longer.
   Result<Fd> lock() const;

@@ -420,7 +420,8 @@ ContainerStack find_container_stack(ContainerSide& inside) {
       out.consider(inside, path, *file, {std::string(line.name)}, false);
   }
   // What programs that are not known find by LD_LIBRARY_PATH, or without ld.so.cache; and an
-  // interpreter in a prefix of its own (conda, Spack), whose modules load the MPI beside it.
+  // interpreter in a prefix of its own (conda, Spack), whose modules load the MPI beside it. An
+  // image chooses all of them: the worst is time, which the limit of a container's start ends.
   if (!out.needed_by_program) {
     auto searched = inside.library_path();
     if (inside.mpi_lines().empty())
