@@ -283,9 +283,11 @@ TEST_F(OnNodes, nodes_of_a_host_file_are_checked) {
   }
   const auto ssh = cluster_->start_sshd();
   if (ssh.empty()) HEDDLE_SKIP("openssh-server is not installed");
+  // Open MPI's mpirun says so where its ssh was executed before it could move it into a group.
+  const auto nothing_of_ours = testing::Each(HasSubstr("failed in parent with errno="));
   const auto good =
       run("PBS_NODEFILE=good OMPI_MCA_plm_rsh_agent=" + ssh, "mpirun.openmpi --host n1:1,n2:1");
-  EXPECT_EQ(good.err, "");
+  EXPECT_THAT(lines_of(good.err), nothing_of_ours);
   EXPECT_THAT(lines_of(good.out), testing::ElementsAre(HasSubstr("/libheddle-audit.so"),
                                                        HasSubstr("/libheddle-audit.so")));
   // Those of the line come before a file's, and words of the program are no options.
@@ -295,7 +297,7 @@ TEST_F(OnNodes, nodes_of_a_host_file_are_checked) {
                                     " HYDRA_LAUNCHER_EXEC=" + ssh + " " + fs_launch_ +
                                     " --slow / " + line + " echo -f pbs --host n3");
     EXPECT_EQ(named.out, "-f pbs --host n3\n-f pbs --host n3\n") << line;
-    EXPECT_EQ(named.err, "") << line;
+    EXPECT_THAT(lines_of(named.err), nothing_of_ours) << line;
   }
   EXPECT_FALSE(fs::exists(dir_ / "ran"));
 }
