@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -75,7 +76,7 @@ int report_exec_failure(const std::string& name, int error) {
     report(Error(name, "cannot run",
                  "its interpreter " + escape_for_terminal(interpreter) + " is missing"));
   else
-    report(Error::from_errno(name, "cannot run", error));
+    report(Error::from_errno(name.empty() ? "''" : name, "cannot run", error));
   return error == ENOENT ? 127 : 126;
 }
 
@@ -104,6 +105,26 @@ std::string env_program(std::string_view bytes, std::vector<std::string>* argume
     }
   }
   return {};
+}
+
+std::vector<std::string> one_command(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream list(text);
+  for (std::string word; list >> word;) words.push_back(word);
+  if (!words.empty() && words[0] == "exec") words.erase(words.begin());
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("/._+-=:,").find(char(c)) != std::string::npos;
+  };
+  const auto name = std::ranges::find_if(
+      words, [](const std::string& word) { return word.find('=') == word.npos; });
+  for (auto word = words.begin(); word != words.end() && word <= name; ++word)
+    if (!std::ranges::all_of(*word, is_plain)) return {};
+  for (std::size_t at = 0; (at = text.find_first_of(";|(`\n&", at)) != text.npos; ++at) {
+    const bool redirects =
+        text[at] == '&' && at > 0 && (text[at - 1] == '>' || text[at + 1] == '>');
+    if (!redirects) return {};
+  }
+  return words;
 }
 
 }  // namespace heddle

@@ -90,17 +90,17 @@ Result<Decided> decide_inside(const SwapOrder& order, const std::string& stale_m
   const auto& settings = order.settings;
   if (settings.stage == Stage::create_runtime) TRY(enter_mount_namespace(order.pid));
   note_step("looking for the program of", order.config.rootfs);
-  const auto program =
-      order.program.empty() ? container_program(order.config) : std::optional(order.program);
-  if (!program) {
+  const auto program = order.program.empty() ? container_program(order.config) : order.program;
+  if (program.empty()) {
     Decided none;
-    none.decision.reason = "the container's program does not exist";
+    none.decision.reason = "the container has no program that can be executed";
+    if (!order.config.args.empty()) none.decision.reason += ": " + order.config.args[0];
     return none;
   }
   note_step("opening", settings.cache);
   return decide_image(
       settings.cache, settings.limits,
-      {order.config.rootfs, *program, settings.mount_point, settings.mpi,
+      {order.config.rootfs, program, settings.mount_point, settings.mpi,
        variable_of(order.config, "PATH"), variable_of(order.config, "LD_LIBRARY_PATH"),
        variable_of(order.config, "LD_PRELOAD"), reader, stale_map});
 }

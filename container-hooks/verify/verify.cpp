@@ -344,7 +344,8 @@ Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
     }
     out.lines.push_back(std::move(line));
   }
-  if (!any_mpi) out.lines.emplace_back("no MPI library is among them");
+  if (!any_mpi)
+    out.lines.emplace_back("no MPI library is among them; --program names one that loads it");
   out.swapped = any_mpi && all_right;
   return out;
 }

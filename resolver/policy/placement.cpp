@@ -292,7 +292,10 @@ class Placement {
   void conclude(const Closure& first, SwappedWorld& world, const LoaderProfile& loader) {
     for (const auto& [name, path] : placed_.names) {
       if (!is_plugin_name(name)) continue;
-      const auto closure = resolve(world, loader, in_.mount_point + "/" + name, in_.search);
+      // LD_PRELOAD's libraries may be found by the program's RPATH alone.
+      auto search = in_.search;
+      search.ld_preload.clear();
+      const auto closure = resolve(world, loader, in_.mount_point + "/" + name, search);
       if (!closure) continue;
       for (const auto& lack : unmet_needs(*closure))
         warnings_.push_back(path + ": this plugin will not load: " + lack.line);

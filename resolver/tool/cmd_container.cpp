@@ -87,6 +87,10 @@ std::string binds_text(const ContainerDecision& decision, const std::string& eng
     out +=
         fmt::format("{}{}:{}{}\n", options.bind, check(source), check(target), options.read_only);
   };
+  // ch-run has the host's /dev in each container.
+  if (engine == "ch-run" && decision.mount_point.starts_with("/dev/"))
+    throw Error(decision.mount_point, "is no place where ch-run can mount", "",
+                "fs-resolve build --mount-point /mnt");
   bind(mount, decision.mount_point);
   bool lacks_directory = false;
   for (const auto& one : decision.directories)

@@ -142,21 +142,32 @@ class PythonSearch {
       : environment_(environment), cwd_(std::move(cwd)) {}
 
   PythonTrees run(const std::vector<std::string>& command) {
-    for (std::size_t i = 0; i < std::min(command.size(), kMostWords); ++i) {
-      const auto& word = command[i];
-      // A launcher's options and its NAME=value are no programs.
-      if (word.empty() || (i > 0 && (word[0] == '-' || word.find('=') != word.npos))) continue;
-      const std::vector<std::string> rest(command.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                                          command.end());
-      if (!find_interpreter(program_path(word), rest)) continue;
+    if (is_python(command)) {
       find_trees();
       find_in_use();
-      break;
     }
     return std::move(out_);
   }
 
  private:
+  bool is_python(const std::vector<std::string>& command, bool of_shell = false) {
+    for (std::size_t i = 0; i < std::min(command.size(), kMostWords); ++i) {
+      const auto& word = command[i];
+      const bool is_option = !word.empty() && word[0] == '-';
+      // A launcher's options and its NAME=value are no programs.
+      if (!word.empty() && (i == 0 || (!is_option && word.find('=') == word.npos))) {
+        const std::vector<std::string> rest(command.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                            command.end());
+        if (find_interpreter(program_path(word), rest)) return true;
+      }
+      // That of sh -c, where it does not change the directory or PATH.
+      if (is_option && word[word.size() - 1] == 'c' && i + 1 < command.size() && !of_shell &&
+          is_python(one_command(command[i + 1]), true))
+        return true;
+    }
+    return false;
+  }
+
   std::string variable(std::string_view name) const {
     for (const auto& one : environment_)
       if (one.size() > name.size() && one.starts_with(name) && one[name.size()] == '=')

@@ -7,6 +7,7 @@
 
 #include "base/trusted_path.hpp"
 #include "container-hooks/cache/decision.hpp"
+#include "container-hooks/oci/container_config.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
@@ -49,6 +50,50 @@ class HookInput : public ::testing::Test {
   std::string hook_;
   std::string allowed_ = "/";  ///< the directory below which annotations count
 };
+
+/// The host's MPI must be able to serve it: a container is refused for the program that it is for,
+/// not for the shell, env or init that it begins with.
+TEST(ContainerProgram, is_looked_for_behind_those_that_only_start_it) {
+  const TestDir root;
+  for (const char* directory : {"bin", "opt/directory"}) fs::create_directories(root / directory);
+  for (const char* name : {"bin/sh", "bin/bash", "bin/env", "bin/tini", "opt/app", "opt/plain"}) {
+    std::ofstream(root / name) << "x";
+    fs::permissions(root / name, fs::perms(name == "opt/plain"s ? 0644 : 0755));
+  }
+  hook::ContainerConfig config;
+  config.rootfs = root.path();
+  config.cwd = "/opt";
+  config.environment = {"PATH=/opt:/bin"};
+  const auto found = [&](const Strings& args) {
+    config.args = args;
+    return hook::container_program(config);
+  };
+  for (const Strings& args : {
+           Strings{"app"},
+           {"../opt/app", "-x"},
+           {"env", "app"},
+           {"/bin/env", "A=b", "OMP_NUM_THREADS=1", "/opt/app", "LD_x=1"},
+           {"sh", "-c", "app"},
+           {"bash", "-ec", "exec app --in 'a b' >/dev/null 2>&1 $HOME"},
+           {"sh", "-c", " A=b /opt/app", "name"},
+           {"tini", "--", "app"},
+           {"tini", "-e", "143", "--", "env", "sh", "-c", "app"},
+           {"tini", "app"},
+       })
+    EXPECT_THAT(found(args), testing::EndsWith("/opt/app")) << args.back();
+  for (const char* command :
+       {"app; app",      "cd / && app", "app | cat",  "app &",      "$APP",
+        "'app'",         "`app`",       "app $(app)", "PATH=/ app", "LD_LIBRARY_PATH=/x app",
+        "{ app; }",      "app\napp",    "",           "exec",       "A=b",
+        "exec -a x app", "plain",       "directory",  "nothing",    "~/app",
+        "app*"})
+    EXPECT_EQ(found({"sh", "-c", command}), "/bin/sh") << command;
+  EXPECT_EQ(found({"bash", "-lc", "app"}), "/bin/bash") << "a profile may set anything";
+  for (const char* word : {"-i", "-u", "LD_PRELOAD=/x.so", "PATH=/x"})
+    EXPECT_EQ(found({"env", word, "app"}), "/bin/env") << word;
+  for (const Strings& args : {Strings{}, {""}, {"plain"}, {"directory"}, {"/opt"}, {"nothing"}})
+    EXPECT_EQ(found(args), "");
+}
 
 TEST_F(HookInput, damaged_state_is_one_error_line) {
   for (const std::string text : {"", "{", "[]", "null", "7", "{}", "\"x\"", "{\"bundle\":7}",

@@ -189,6 +189,15 @@ TEST_F(PythonTreesTest, of_a_launcher_are_those_of_its_python) {
   EXPECT_EQ(found.script, dir_ / "cwd/train.py");
   EXPECT_THAT(found.in_use, ElementsAre(dir_ / "cwd", dir_ / "home", dir_ / "cwd"));
   EXPECT_EQ(find({"mpiexec", "-n", "2", "none"}).interpreter, "");
+  for (const char* line :
+       {"python3 -u train.py", "exec python3 train.py >log 2>&1", "A=b python3 train.py \"$1\""})
+    EXPECT_EQ(find({"mpiexec", "-n", "2", "sh", "-ec", line}).script, dir_ / "cwd/train.py")
+        << line;
+  // The working directory, which is never served, may be another.
+  for (const char* line :
+       {"cd /x && python3 train.py", "cd /x; python3 train.py", "$PYTHON train.py"})
+    EXPECT_EQ(find({"sh", "-c", line}).interpreter, "") << line;
+  EXPECT_EQ(find({"sh", "-c"}).interpreter, "");
   EXPECT_EQ(find({}).interpreter, "");
   EXPECT_EQ(find({""}).interpreter, "");
 }
