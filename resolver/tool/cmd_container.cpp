@@ -90,7 +90,7 @@ std::string binds_text(const ContainerDecision& decision, const std::string& eng
   // ch-run has the host's /dev in each container.
   if (engine == "ch-run" && decision.mount_point.starts_with("/dev/"))
     throw Error(decision.mount_point, "is no place where ch-run can mount", "",
-                "fs-resolve build --mount-point /mnt");
+                "fs-resolve build --into, with --at /srv");
   bind(mount, decision.mount_point);
   bool lacks_directory = false;
   for (const auto& one : decision.directories)

@@ -39,14 +39,14 @@ TEST_F(Decide, prints_the_binds_of_a_mounted_map_for_container_engines) {
   const auto ch_run = binds("ch-run", mount);
   EXPECT_EQ(ch_run.status, 3);
   EXPECT_EQ(ch_run.out, "");
-  EXPECT_THAT(ch_run.err, HasSubstr("hint: fs-resolve build --mount-point /mnt"));
+  EXPECT_THAT(ch_run.err, HasSubstr("hint: fs-resolve build --into, with --at /srv"));
   EXPECT_THAT(binds("apptainer", mount).out, HasSubstr("--bind=" + mount + ":/dev/heddle:ro\n"));
   EXPECT_EQ(binds("lxc", mount).status, 2);
   run_checked({staged_program("fs-mount"), "-u", mount});
-  swap("/app/solver", {"--mount-point", "/mnt"});
+  swap("/app/solver", {"--at", "/srv"});
   run_checked({staged_program("fs-mount"), world_.map(), mount});
   EXPECT_THAT(binds("ch-run", mount).out,
-              AllOf(StartsWith("--bind=" + mount + ":/mnt\n"),
+              AllOf(StartsWith("--bind=" + mount + ":/srv\n"),
                     HasSubstr("--bind=" + mount + "/.heddle/ld.so.cache:/etc/ld.so.cache\n")));
   run_checked({staged_program("fs-mount"), "-u", mount});
 }
