@@ -107,24 +107,28 @@ std::string env_program(std::string_view bytes, std::vector<std::string>* argume
   return {};
 }
 
-std::vector<std::string> one_command(const std::string& text) {
-  std::vector<std::string> words;
+ShellCommand one_command(const std::string& text) {
+  for (std::size_t at = 0; (at = text.find_first_of(";|(`\n&", at)) != text.npos; ++at)
+    if (text[at] != '&' || at == 0 || text[at - 1] != '>') return {};  // 2>&1
+  ShellCommand out;
   std::istringstream list(text);
-  for (std::string word; list >> word;) words.push_back(word);
-  if (!words.empty() && words[0] == "exec") words.erase(words.begin());
+  for (std::string word; list >> word;) out.words.push_back(word);
+  auto word = out.words.begin();
+  if (word != out.words.end() && *word == "exec") ++word;
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("/._+-=:,").find(char(c)) != std::string::npos;
   };
-  const auto name = std::ranges::find_if(
-      words, [](const std::string& word) { return word.find('=') == word.npos; });
-  for (auto word = words.begin(); word != words.end() && word <= name; ++word)
+  const auto is_of_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  for (; word != out.words.end(); ++word) {
     if (!std::ranges::all_of(*word, is_plain)) return {};
-  for (std::size_t at = 0; (at = text.find_first_of(";|(`\n&", at)) != text.npos; ++at) {
-    const bool redirects =
-        text[at] == '&' && at > 0 && (text[at - 1] == '>' || text[at + 1] == '>');
-    if (!redirects) return {};
+    const auto name = word->substr(0, word->find('='));
+    if (name == *word || name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) ||
+        !std::ranges::all_of(name, is_of_name))
+      break;
+    out.assignments.push_back(*word);
   }
-  return words;
+  out.words.erase(out.words.begin(), word);
+  return out;
 }
 
 }  // namespace heddle

@@ -33,8 +33,13 @@ std::string script_interpreter(std::string_view bytes);
 /// [VARIABLE=VALUE...] NAME`; `arguments` gets the words behind NAME. Empty: its interpreter is
 /// another.
 std::string env_program(std::string_view bytes, std::vector<std::string>* arguments = nullptr);
-/// The words of a command for sh -c, its assignments first, without `exec`; its arguments are not
-/// unquoted. Empty: it is more than one command, or the shell makes the program's name.
-std::vector<std::string> one_command(const std::string& text);
+
+struct ShellCommand {
+  std::vector<std::string> assignments;
+  std::vector<std::string> words;  ///< the program's name, and what follows, not unquoted
+};
+/// A command for sh -c, without `exec`. Empty: it is more than one command, or the shell makes the
+/// program's name.
+ShellCommand one_command(const std::string& text);
 
 }  // namespace heddle

@@ -264,9 +264,13 @@ Result<void> ProfileDirectory::write(const std::string& path, const std::string&
 Result<Fd> ProfileDirectory::lock() const {
   TRY(check_trusted_directory(path_));  // before it or one above is made
   std::error_code error;
+  // Neither closed to users nor open for others to write to.
+  const auto umask = ::umask(022);
   fs::create_directories(fs::path(path_).parent_path(), error);
-  if (::mkdir(path_.c_str(), is_system_ ? 0755 : 0700) != 0 && errno != EEXIST)
-    return fail_errno(path_, "cannot make the directory");
+  const bool made = ::mkdir(path_.c_str(), is_system_ ? 0755 : 0700) == 0 || errno == EEXIST;
+  const int why = errno;
+  ::umask(umask);
+  if (!made) return fail_errno(path_, "cannot make the directory", why);
   TRY(check_trusted_directory(path_));
   const auto path = path_ + "/.lock";
   auto fd = TRY(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600));
@@ -309,6 +313,11 @@ Result<std::string> ProfileDirectory::selected() const {
   if (const auto fits = check_profile_name(text); !fits && !text.empty())
     return fail(path, "holds no name of a profile", "", "fs-launch profile use --none");
   return text;
+}
+
+bool ProfileDirectory::has_selection() const {
+  struct stat status {};
+  return ::lstat((path_ + "/" + kSelected).c_str(), &status) == 0;
 }
 
 Result<void> ProfileDirectory::check_free(const std::string& name) const {
@@ -369,7 +378,9 @@ Result<void> ProfileDirectory::remove(const std::vector<std::string>& names) con
 Result<void> ProfileDirectory::select(const std::string& name) const {
   const auto held = TRY(lock());
   const auto path = path_ + "/" + kSelected;
-  if (!name.empty()) return write(path, name + "\n");
+  // Else the system's would be selected.
+  const auto system = is_system_ ? Result<std::string>("") : of_system().selected();
+  if (!name.empty() || !system || !system->empty()) return write(path, name + "\n");
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return fail_errno(path, "cannot remove");
   return {};
 }
@@ -400,7 +411,7 @@ Result<Profile> load_profile(const std::string& name) {
 Result<std::string> selected_profile() {
   for (const auto& directory : ProfileDirectory::all()) {
     auto name = directory.selected();
-    if (!name || !name->empty()) return name;
+    if (!name || !name->empty() || directory.has_selection()) return name;
   }
   return std::string();
 }

@@ -77,6 +77,8 @@ class ProfileDirectory {
 
   /// EEXIST: the name is taken.
   Result<void> check_free(const std::string& name) const;
+  /// Whether a profile, or none, was selected here.
+  bool has_selection() const;
   /// All or none. EEXIST: a name is taken.
   Result<void> create(const std::map<std::string, Profile>& profiles) const;
   /// Replaces a profile by what `change` makes of it.

@@ -142,7 +142,7 @@ std::vector<std::pair<fs::path, Fd>> lock_maps(const std::string& stem, const fs
   std::vector<std::pair<fs::path, Fd>> out;
   for (const auto& file : files_of(stem)) {
     if (file.extension() != ".map" || file == kept) continue;
-    auto map = open_file(file, O_RDONLY);
+    auto map = open_file(file, O_RDONLY | O_NONBLOCK);
     out.emplace_back(file, map && lock_now(*map) ? std::move(*map) : Fd());
   }
   return out;
@@ -156,7 +156,7 @@ class Entry {
     const auto text = text_of(question);
     seen_ =
         directory + "/" + hash_bytes(text + contents_.copy_id(question.program)).hex() + ".seen";
-    const auto file = open_file(seen_, O_RDONLY);
+    const auto file = open_file(seen_, O_RDONLY | O_NONBLOCK);
     struct stat status {};
     is_new_copy_ = !file;
     if (file && ::fstat(file->get(), &status) == 0) {
@@ -203,7 +203,7 @@ class Entry {
  private:
   /// The decision on this very image, if its map is there and it is not outdated.
   std::optional<Decided> cached() {
-    const auto file = open_file(stem_ + ".json", O_RDONLY);
+    const auto file = open_file(stem_ + ".json", O_RDONLY | O_NONBLOCK);
     struct stat status {};
     if (!file || ::fstat(file->get(), &status) != 0 || file_stamp(status) == rejected_)
       return std::nullopt;
@@ -239,7 +239,7 @@ class Entry {
     const auto id = TRY(hash_file(file.get(), made));
     out.decision.map_id = id.hex();
     const auto kept = map_path(out);
-    const auto there = open_file(kept, O_RDONLY);
+    const auto there = open_file(kept, O_RDONLY | O_NONBLOCK);
     if (there && hash_file(there->get(), kept) == id)
       (void)::unlink(made.c_str());
     else if (::rename(made.c_str(), kept.c_str()) != 0)
@@ -252,7 +252,7 @@ class Entry {
 
   Result<void> take_map(Decided& out) const {
     out.map = map_path(out);
-    out.in_use = TRY(open_file(out.map, O_RDONLY));
+    out.in_use = TRY(open_file(out.map, O_RDONLY | O_NONBLOCK));
     if (::flock(out.in_use.get(), LOCK_SH | LOCK_NB) != 0 || !is_named(out.in_use, out.map))
       return fail_errno(out.map, "cannot use", ENOENT);
     return {};
@@ -320,7 +320,8 @@ Result<Decided> decide_image(const std::string& directory, const CacheLimits& li
   };
   auto decided = decide_in(directory);
   const auto lacks_cache = [](const Result<Decided>& result) {
-    constexpr int kCodes[] = {ENOSPC, EDQUOT, EROFS, EACCES, EPERM};
+    // ENOENT: it was removed meanwhile.
+    constexpr int kCodes[] = {ENOSPC, EDQUOT, EROFS, EACCES, EPERM, ENOENT, EISDIR};
     return !result && std::ranges::count(kCodes, result.error().code()) != 0;
   };
   if (!lacks_cache(decided)) return decided;

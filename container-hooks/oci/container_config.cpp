@@ -2,7 +2,6 @@
 #include "container-hooks/oci/container_config.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -57,70 +56,6 @@ std::vector<std::string> hook_args_of(const Json& value) {
     for (const auto& hook : list)
       if (is_fs_hook(hook)) return texts_member(hook, "args");
   return {};
-}
-
-bool is_program(int root, const std::string& path) {
-  const auto file = find_in_root(root, path, 0);
-  struct stat status {};
-  return file && ::fstat(file->get(), &status) == 0 && S_ISREG(status.st_mode) &&
-         (status.st_mode & 0111) != 0;
-}
-
-/// args[0] as the runtime finds it: by the container's PATH, or from its working directory.
-std::string find_program_in(int root, const ContainerConfig& config, const std::string& word) {
-  const auto from_cwd = [&](const std::string& path) {
-    return path.starts_with('/') ? path : config.cwd + "/" + path;
-  };
-  if (word.empty() || has_nul(word)) return {};
-  if (word.find('/') != word.npos) {
-    auto path = from_cwd(word);
-    return is_program(root, path) ? path : "";
-  }
-  const auto search_path = variable_of(config, "PATH");
-  for (std::size_t at = 0; at <= search_path.size();) {
-    const auto end = std::min(search_path.find(':', at), search_path.size());
-    auto path = from_cwd(search_path.substr(at, end - at)) + "/" + word;
-    if (end > at && is_program(root, path)) return path;
-    at = end + 1;
-  }
-  return {};
-}
-
-/// The words that a program known for it executes: env, one command of sh -c, and what containers
-/// have as their first process. None: another program, or it may change what ld.so finds.
-std::vector<std::string> executed_words(const std::vector<std::string>& args) {
-  const auto name = args[0].substr(args[0].rfind('/') + 1);
-  const auto is_one_of = [&](std::initializer_list<const char*> names) {
-    return std::ranges::find(names, name) != names.end();
-  };
-  auto words = args;
-  words.erase(words.begin());
-  if (is_one_of({"sh", "bash", "dash"})) {
-    if (words.size() < 2 || !words[0].starts_with('-') || !words[0].ends_with('c') ||
-        words[0].find_first_not_of("eux", 1) != words[0].size() - 1)
-      return {};
-    words = one_command(words[1]);
-  } else if (is_one_of({"podman-init", "docker-init", "catatonit", "tini", "dumb-init"})) {
-    // Some options have an argument.
-    const auto end = std::ranges::find(words, "--");
-    const auto first =
-        end != words.end() ? end + 1 : std::ranges::find_if(words, [](const std::string& word) {
-          return !word.starts_with('-');
-        });
-    words.erase(words.begin(), first);
-    return words;
-  } else if (name != "env") {
-    return {};
-  }
-  const auto first = std::ranges::find_if(
-      words, [](const std::string& word) { return word.find('=') == word.npos; });
-  if (first == words.end() || first->starts_with('-')) return {};
-  if (std::any_of(words.begin(), first, [](const std::string& word) {
-        return word.starts_with("PATH=") || word.starts_with("LD_");
-      }))
-    return {};
-  words.erase(words.begin(), first);
-  return words;
 }
 
 }  // namespace
@@ -179,20 +114,6 @@ std::string variable_of(const ContainerConfig& config, const std::string& name) 
   std::string out;
   for (const auto& entry : config.environment)
     if (entry.starts_with(name + "=")) out = entry.substr(name.size() + 1);
-  return out;
-}
-
-std::string container_program(const ContainerConfig& config) {
-  const auto root = open_file(config.rootfs, O_PATH | O_DIRECTORY);
-  if (!root) return {};
-  std::string out;
-  auto words = config.args;
-  for (int depth = 0; depth < kMostScripts && !words.empty(); ++depth) {
-    auto next = find_program_in(root->get(), config, words[0]);
-    if (next.empty()) break;
-    out = std::move(next);
-    words = executed_words(words);
-  }
   return out;
 }
 

@@ -59,10 +59,6 @@ Result<ContainerConfig> read_config(const std::string& bundle);
 /// A container's root directory `path`, free of symbolic links.
 Result<std::string> real_root(const std::string& path);
 
-/// The program of args[0] in the container's root, or the one that it is known to execute: that of
-/// `env A=b PROGRAM`, `sh -c 'PROGRAM ARG'`, `tini -- PROGRAM`. Empty: the runtime finds none. An
-/// image chooses the words; the worst is a decision for a program that is not started.
-std::string container_program(const ContainerConfig& config);
 /// The value of NAME in the container's environment; empty: it is not set.
 std::string variable_of(const ContainerConfig& config, const std::string& name);
 

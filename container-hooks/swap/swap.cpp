@@ -18,6 +18,7 @@
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
 #include "container-hooks/host/watched_work.hpp"
+#include "container-hooks/oci/container_program.hpp"
 #include "container-hooks/swap/container_mounts.hpp"
 
 namespace heddle::hook {

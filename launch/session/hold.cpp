@@ -40,6 +40,8 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 constexpr std::chrono::seconds kToolIsGone{10};
 constexpr std::chrono::seconds kBeat{1};
+/// Until all waiting processes of a job have seen that its ranks are to end.
+constexpr std::chrono::seconds kAllSee{1};
 /// Ranks take a tool for gone that is silent for kToolIsGone: its directory is of no use then.
 constexpr std::chrono::minutes kOld{10};
 constexpr std::size_t kLongestId = 64;
@@ -165,8 +167,14 @@ bool stop_at_exec(pid_t rank) {
 
 /// Lets a stopped rank go on, or ends it, when that is said or it has ended.
 int let_go(int open, pid_t rank, const HoldSettings& hold) {
-  const int signal = wait_for_release(hold, open, rank) ? SIGCONT : SIGKILL;
-  (void)::syscall(SYS_pidfd_send_signal, open, signal, nullptr, 0);
+  const bool may_go_on = wait_for_release(hold, open, rank);
+  if (!may_go_on) {
+    // A launcher that sees one end sends SIGCONT to the others (Open MPI's), which a traced process
+    // does not follow. EPERM: a tool traces it.
+    (void)::ptrace(PTRACE_SEIZE, rank, nullptr, 0);
+    std::this_thread::sleep_for(kAllSee);
+  }
+  (void)::syscall(SYS_pidfd_send_signal, open, may_go_on ? SIGCONT : SIGKILL, nullptr, 0);
   return exit_done;
 }
 

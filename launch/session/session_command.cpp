@@ -204,14 +204,9 @@ int run_ranks(Options& o) {
 }
 
 int signal_number(std::string name) {
-  constexpr std::pair<const char*, int> kSignals[] = {
-      {"HUP", SIGHUP},   {"INT", SIGINT},   {"QUIT", SIGQUIT},  {"ABRT", SIGABRT},
-      {"KILL", SIGKILL}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2},  {"ALRM", SIGALRM},
-      {"TERM", SIGTERM}, {"CONT", SIGCONT}, {"STOP", SIGSTOP},  {"TSTP", SIGTSTP},
-      {"URG", SIGURG},   {"XCPU", SIGXCPU}, {"WINCH", SIGWINCH}};
   if (name.starts_with("SIG")) name.erase(0, 3);
-  for (const auto& [each, number] : kSignals)
-    if (name == each) return number;
+  for (int number = 1; number < SIGRTMIN; ++number)
+    if (const char* each = ::sigabbrev_np(number); each && name == each) return number;
   if (!name.empty() && name.size() < 3 && name.find_first_not_of("0123456789") == name.npos)
     if (const int number = std::stoi(name); number <= SIGRTMAX) return number;
   throw Error(name, "is no signal");

@@ -579,9 +579,10 @@ class Placement {
 
 /// A line for each remaining library of the container that needs symbols which the host's
 /// replacement of a library lacks. Mostly a part of the container's MPI that only its launcher and
-/// tools load (libopen-pal.so.80 of Open MPI 5 with a host's Open MPI 4 and older PMIx).
-void warn_of_left_behind(const PlacementFacts& in, const SideChoice& sides,
-                         std::vector<std::string>& warnings) {
+/// tools load (libopen-pal.so.80 of Open MPI 5 with a host's Open MPI 4 and older PMIx). Fails if
+/// the container's program is such a launcher or tool.
+Result<void> check_left_behind(const PlacementFacts& in, const SideChoice& sides,
+                               std::vector<std::string>& warnings) {
   const auto is_hosts = [](const Pick* pick) {
     return pick != nullptr && pick->taken == Side::host;
   };
@@ -599,13 +600,18 @@ void warn_of_left_behind(const PlacementFacts& in, const SideChoice& sides,
       if (facts == nullptr) break;
       const auto lost = lost_symbols(*facts, in.inside.symbols().exports(pick->container->path),
                                      in.host.symbols().exports(pick->host.path));
-      if (!lost.empty())
-        warnings.push_back(object->path + " stays and needs " + shortened(lost) + " of " +
-                           need.name + ", which the host's " + pick->host.path +
-                           " lacks: programs of the container that call them through it (its MPI's "
-                           "own launcher and tools) will abort");
+      if (lost.empty()) continue;
+      const auto line = object->path + " stays and needs " + shortened(lost) + " of " + need.name +
+                        ", which the host's " + pick->host.path + " lacks: ";
+      if (object == &in.inside.programs()[0].closure.objects[0])
+        return fail("", line + "it would abort", "",
+                    "start the program's ranks by the host's launcher, one container a rank");
+      warnings.push_back(line +
+                         "programs of the container that call them through it (its MPI's own "
+                         "launcher and tools) will abort");
     }
   }
+  return {};
 }
 
 }  // namespace
@@ -632,7 +638,7 @@ Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out
     std::ranges::sort(out.choices, {}, &SonameChoice::soname);
     for (const auto* list : {&sides.warnings(), &glibc.warnings})
       out.warnings.insert(out.warnings.end(), list->begin(), list->end());
-    warn_of_left_behind(facts, sides, out.warnings);
+    TRY(check_left_behind(facts, sides, out.warnings));
     placement.write(out);
     return {};
   }

@@ -162,7 +162,7 @@ class PythonSearch {
       }
       // That of sh -c, where it does not change the directory or PATH.
       if (is_option && word[word.size() - 1] == 'c' && i + 1 < command.size() && !of_shell &&
-          is_python(one_command(command[i + 1]), true))
+          is_python(one_command(command[i + 1]).words, true))
         return true;
     }
     return false;

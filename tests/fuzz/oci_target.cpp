@@ -3,7 +3,7 @@
 // Inputs of the container hook: a runtime's state, a bundle's config.json, a cached decision, and
 // the files of /proc that `verify` reads. The first byte selects one.
 #include "container-hooks/cache/decision.hpp"
-#include "container-hooks/oci/container_config.hpp"
+#include "container-hooks/oci/container_program.hpp"
 #include "container-hooks/oci/hook_settings.hpp"
 #include "container-hooks/verify/verify.hpp"
 #include "tests/fuzz/target.hpp"

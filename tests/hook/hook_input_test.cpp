@@ -7,7 +7,7 @@
 
 #include "base/trusted_path.hpp"
 #include "container-hooks/cache/decision.hpp"
-#include "container-hooks/oci/container_config.hpp"
+#include "container-hooks/oci/container_program.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
@@ -55,11 +55,15 @@ class HookInput : public ::testing::Test {
 /// not for the shell, env or init that it begins with.
 TEST(ContainerProgram, is_looked_for_behind_those_that_only_start_it) {
   const TestDir root;
-  for (const char* directory : {"bin", "opt/directory"}) fs::create_directories(root / directory);
-  for (const char* name : {"bin/sh", "bin/bash", "bin/env", "bin/tini", "opt/app", "opt/plain"}) {
+  for (const char* directory : {"bin", "opt/directory", "opt/d=1"})
+    fs::create_directories(root / directory);
+  for (const char* name : {"bin/sh", "bin/bash", "bin/env", "bin/tini", "bin/gosu", "opt/text"})
     std::ofstream(root / name) << "x";
-    fs::permissions(root / name, fs::perms(name == "opt/plain"s ? 0644 : 0755));
-  }
+  for (const char* name : {"opt/app", "opt/plain", "opt/d=1/app", "bin/python3"})
+    fs::copy_file("/bin/true", root / name);
+  std::ofstream(root / "opt/script") << "#!/bin/env python3\n";
+  for (const auto& entry : fs::recursive_directory_iterator(root.path()))
+    fs::permissions(entry, fs::perms(entry.path().filename() == "plain" ? 0644 : 0755));
   hook::ContainerConfig config;
   config.rootfs = root.path();
   config.cwd = "/opt";
@@ -76,23 +80,48 @@ TEST(ContainerProgram, is_looked_for_behind_those_that_only_start_it) {
            {"sh", "-c", "app"},
            {"bash", "-ec", "exec app --in 'a b' >/dev/null 2>&1 $HOME"},
            {"sh", "-c", " A=b /opt/app", "name"},
+           {"sh", "-c", "/opt/d=1/app /opt/plain"},
            {"tini", "--", "app"},
-           {"tini", "-e", "143", "--", "env", "sh", "-c", "app"},
-           {"tini", "app"},
+           {"tini", "-p", "SIGTERM", "-s", "-e", "143", "--", "env", "sh", "-c", "app"},
+           {"tini", "app", "--", "text"},
+           {"gosu", "root", "app"},
+           {"sh", "-c", "gosu root app"},
        })
-    EXPECT_THAT(found(args), testing::EndsWith("/opt/app")) << args.back();
-  for (const char* command :
-       {"app; app",      "cd / && app", "app | cat",  "app &",      "$APP",
-        "'app'",         "`app`",       "app $(app)", "PATH=/ app", "LD_LIBRARY_PATH=/x app",
-        "{ app; }",      "app\napp",    "",           "exec",       "A=b",
-        "exec -a x app", "plain",       "directory",  "nothing",    "~/app",
-        "app*"})
+    EXPECT_THAT(found(args), testing::EndsWith("/app")) << args.back();
+  EXPECT_EQ(found({"sh", "-c", "script"}), "/opt/script");
+  for (const char* command : {"app; app",
+                              "cd / && app",
+                              "app | cat",
+                              "app &",
+                              "app &>/dev/null",
+                              "$APP",
+                              "'app'",
+                              "`app`",
+                              "app $(app)",
+                              "PATH=/ app",
+                              "LD_LIBRARY_PATH=/x app",
+                              "{ app; }",
+                              "app\napp",
+                              "",
+                              "exec",
+                              "A=b",
+                              "exec -a x app",
+                              "plain",
+                              "directory",
+                              "nothing",
+                              "~/app",
+                              "app*",
+                              "text",
+                              "env text"})
     EXPECT_EQ(found({"sh", "-c", command}), "/bin/sh") << command;
   EXPECT_EQ(found({"bash", "-lc", "app"}), "/bin/bash") << "a profile may set anything";
   for (const char* word : {"-i", "-u", "LD_PRELOAD=/x.so", "PATH=/x"})
     EXPECT_EQ(found({"env", word, "app"}), "/bin/env") << word;
   for (const Strings& args : {Strings{}, {""}, {"plain"}, {"directory"}, {"/opt"}, {"nothing"}})
     EXPECT_EQ(found(args), "");
+  EXPECT_EQ(found({"text"}), "/opt/text") << "the runtime says what is wrong";
+  config.environment.push_back("BASH_ENV=/opt/environment");
+  EXPECT_EQ(found({"bash", "-c", "app"}), "/bin/bash");
 }
 
 TEST_F(HookInput, damaged_state_is_one_error_line) {
