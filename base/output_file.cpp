@@ -193,14 +193,19 @@ AtomicFile::~AtomicFile() {
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   auto place = TRY(find_replaceable(path));
-  // A private file stays private.
-  struct stat before {};
-  if (::fstatat(place.directory.get(), place.name.c_str(), &before, AT_SYMLINK_NOFOLLOW) == 0 &&
-      before.st_uid == ::geteuid())
-    mode &= before.st_mode;
+  struct stat before {
+  }, now{};
+  const bool replaces =
+      ::fstatat(place.directory.get(), place.name.c_str(), &before, AT_SYMLINK_NOFOLLOW) == 0 &&
+      before.st_uid == ::geteuid();
   AtomicFile out(path, std::move(place.name), std::move(place.directory));
   out.fd_ = open_nameless(out.directory_, mode);
   if (!out.fd_) out.fd_ = TRY(out.open_aside(mode));
+  // A private file stays private.
+  if (replaces && ::fstat(out.fd_.get(), &now) == 0 &&
+      (now.st_mode & ~before.st_mode & 0777) != 0 &&
+      ::fchmod(out.fd_.get(), now.st_mode & before.st_mode & 0777) != 0)
+    return fail_errno(path, "cannot write");
   return out;
 }
 

@@ -81,6 +81,17 @@ TEST_F(OutputFile, replaces_an_atomic_file_whole_or_not_at_all) {
   EXPECT_EQ(files(), 1U);
 }
 
+TEST_F(OutputFile, private_file_stays_private) {
+  const auto file_path = path("f");
+  for (const int mode : {0600, 0640, 0400}) {
+    value_or_throw(write_output(file_path, "text"));
+    fs::permissions(file_path, fs::perms(mode));
+    value_or_throw(write_output(file_path, "text"));
+    EXPECT_EQ(fs::status(file_path).permissions(), fs::perms(mode));
+    fs::remove(file_path);
+  }
+}
+
 TEST_F(OutputFile, stays_in_the_directory_that_it_was_created_in) {
   for (const char* name : {"a", "b"}) {
     fs::create_directory(path(name));

@@ -410,6 +410,13 @@ TEST_F(RunCache, what_a_run_loads_and_executes_is_guided_in_the_next) {
   EXPECT_THAT(run_guided({script}).err, HasSubstr(child_.sonames[3]));
 }
 
+TEST_F(RunCache, a_child_finds_a_library_that_was_moved_while_its_parent_runs) {
+  const Words words = {"/bin/sh", "-c",
+                       app_ + "; mv " + dir_ / "old/libx.so.1 " + dir_ / "new; " + app_ +
+                           "; s=$?; mv " + dir_ / "new/libx.so.1 " + dir_ / "old; exit $s"};
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run_guided(words).status, 1);
+}
+
 TEST_F(RunCache, a_child_with_much_tls_is_guided_in_the_next_run) {
   // Its name is made up at run time, so that no argument gives it away.
   const Words words = {"/bin/sh", "-c", "d=" + *built_ / "tls" + "; $d/chil''d; exit $?"};

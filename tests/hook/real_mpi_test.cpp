@@ -312,6 +312,13 @@ TEST_F(OpenMpi5Image, programs_of_other_packages_still_load) {
                            HasSubstr(" of libpmix.so.2, which the host's ")));
 }
 
+TEST_F(OpenMpi5Image, its_own_launcher_is_refused) {
+  const auto ran = start(open_mpi_config({"mpirun", "-n", "1", "/mnt/hello"}));
+  EXPECT_NE(ran.status, 0);
+  EXPECT_EQ(ran.err.find("symbol lookup error"), std::string::npos) << ran.err;
+  EXPECT_THAT(log(), HasSubstr("it would abort"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Oci, OpenMpi5ImageBy, ::testing::Values("runc", "crun"), kParameterName);
 
 /// $1: the tree, $2: the stage, $3: the test's directory (/mnt/work in the tree); then a command.

@@ -208,6 +208,28 @@ TEST_F(Profiles, of_the_system_are_roots_alone) {
   EXPECT_FALSE(system.load("x"));
 }
 
+TEST_F(Profiles, of_the_system_are_for_all_whatever_the_umask) {
+  for (const mode_t mask : {077, 0}) {
+    const ProfileDirectory system(dir_ / "site" + std::to_string(mask) + "/profiles", true);
+    const auto before = ::umask(mask);
+    const auto made = system.create({{"x", full_profile()}});
+    ::umask(before);
+    ASSERT_TRUE(made) << made.error().message();
+    for (const auto& path : {system.path(), fs::path(system.path()).parent_path().string()})
+      EXPECT_EQ(fs::status(path).permissions(), fs::perms(0755)) << path;
+    EXPECT_TRUE(system.create({{"y", {}}})) << "it is trusted";
+  }
+}
+
+TEST_F(Profiles, of_none_can_be_selected) {
+  EXPECT_FALSE(directory_.has_selection());
+  ASSERT_TRUE(directory_.create({{"x", {}}}));
+  ASSERT_TRUE(directory_.select("x"));
+  EXPECT_TRUE(directory_.has_selection());
+  ASSERT_TRUE(directory_.select(""));
+  EXPECT_EQ(directory_.selected().value(), "");
+}
+
 TEST_F(Profiles, changed_64_times_at_once_lose_no_change) {
   ASSERT_TRUE(directory_.create({{"x", {}}}));
   std::vector<Child> children;

@@ -135,6 +135,7 @@ TEST_F(Sessions, held_ranks_go_on_or_end_whatever_is_killed) {
     const int most = launcher == srun ? 0 : 4;  // mpirun's SIGTERM comes after a SIGCONT
     cases.push_back({launcher, "--hold exec", "kill -TERM $(cat front)", 0, most});
     cases.push_back({launcher, "--hold exec" + on_kill, "pkill -9 -x " + name, 0, most});
+    cases.push_back({launcher, "--hold exec", fs_launch_ + " release --kill h", 0, 0});
   }
   for (const auto& each : cases) {
     const auto text = each.launcher + ": " + each.options + ": " + each.kill + "\n";
