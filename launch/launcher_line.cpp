@@ -216,9 +216,9 @@ Result<void> LauncherLine::examine_open_mpi(const std::string& option, const std
   if ((option == "runtime-options" || option == "rtos") &&
       lower(next).find("exec-agent") != next.npos)
     return replaces(next);
-  if (option == "path" || option == "preload-binary" || option == "s") {
+  if (option == "path") {
     searches_elsewhere_ = true;
-    return lose("mpirun --" + option, "searches where heddle's fork agent does not", kRemoteRanks,
+    return lose("mpirun --path", "searches where heddle's fork agent does not", kRemoteRanks,
                 "the program's path");
   }
   for (const auto& hook : kAgentHooks) {

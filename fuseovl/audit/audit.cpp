@@ -201,7 +201,7 @@ constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own lin
 constinit const link_map* libpython = nullptr;     ///< of the program's start
 constinit bool libpython_is_next = false;          ///< ld.so searches for it
 constinit bool started = false;                    ///< code of libraries may have run
-constinit bool is_fresh = false;                   ///< fs-gen has just looked at the map's files
+constinit bool is_fresh = false;                   ///< the map's files were just looked at
 constinit bool searching = false;                  ///< ld.so tries paths for a name
 constinit bool other_path = false;  ///< known, but under another LD_LIBRARY_PATH or hwcaps tunable
 /// Whether names of one caller are guided: all objects are the index's, so that no other one's
@@ -303,8 +303,9 @@ HEDDLE_EXPORT unsigned la_version(unsigned version) {
   restore_environment(start);
   if (!enough) start_again(start, needed);
   open_counters();
-  is_fresh = counters && own_pid() == __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED) &&
-             __atomic_load_n(&counters->ready_ns, __ATOMIC_RELAXED) == 0;
+  const auto app = counters ? __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED) : 0;
+  is_fresh =
+      app == 0 || (own_pid() == app && __atomic_load_n(&counters->ready_ns, __ATOMIC_RELAXED) == 0);
   learn = LearnLog(start);
   if (!index.chosen()) act_on(guard.fit(find_tls_need(start, guard.area_align())));
   // Under any auditor valgrind reports an invalid free() in glibc (_dl_find_object_freeres).
@@ -360,8 +361,8 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
   if (!target && by_caller && requester.l_name) target = index.target(name, requester.l_name);
   // ld.so fails when the answer does not exist. The mount may have ended since this program began,
   // or have had many other maps (fs-mount --reload keeps the names of the last 16), and without a
-  // mount a library may have been moved. During the start of fs-gen's APP that is not checked: the
-  // call would cost a twentieth of it.
+  // mount a library may have been moved. During a start only children of fs-gen's APP check that:
+  // the call costs a twentieth of it.
   if ((started || !is_fresh) && target && !path_exists(target)) target = nullptr;
   names.expect(target);
   if (target) {
