@@ -110,9 +110,9 @@ class LocalRootTest : public ::testing::Test {
   }
   /// In one of several tries: a mount or rename anywhere makes the kernel ask again what it has.
   static bool opens(const std::string& path, std::uint64_t resolve = 0) {
-    for (int tries = 0; tries < 100; ++tries) {
+    for (int tries = 0; tries < 1000; ++tries) {
       if (LocalRoot().open(path, O_RDONLY, resolve)) return true;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return false;
   }
