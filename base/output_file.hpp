@@ -41,7 +41,8 @@ Result<void> write_output(const std::string& path, std::string_view text);
 /// The directory stays the one that was opened first, also when another is put into its place.
 class AtomicFile {
  public:
-  /// Creates the file beside `path`, `mode` less the umask. A symbolic link stays, and
+  /// Creates the file beside `path`, `mode` less the umask, and less what the user's own file there
+  /// does not allow. A symbolic link stays, and
   /// its target is replaced; root follows only root's (open_directory_to_write()). EINVAL: `path`
   /// is a device, a pipe, a descriptor's name, or in /dev or /proc. EISDIR: it is a directory.
   static Result<AtomicFile> create(const std::string& path, mode_t mode = 0666);

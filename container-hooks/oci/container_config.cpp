@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/oci/container_config.hpp"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "base/fd.hpp"
-#include "base/find_program.hpp"
 #include "base/open_regular.hpp"
 #include "base/paths.hpp"
 #include "base/try.hpp"

@@ -73,7 +73,6 @@ class ProgramSearch {
     const auto place = find_in_root(root_, path, 0);
     const auto file = place ? open_regular_at(place->get(), path) : Result<Fd>(Fd());
     if (!file || !*file || depth > kMostScripts) return false;
-    const auto bytes = file_bytes(file->get());
     std::string head(kFirstLine, '\0');
     const auto size = ::pread(file->get(), head.data(), head.size(), 0);
     head.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
@@ -81,6 +80,7 @@ class ProgramSearch {
       const auto named = env_program(head);
       return is_loaded_by_glibc(named.empty() ? interpreter : find(named), depth + 1);
     }
+    const auto bytes = file_bytes(file->get());
     const auto elf = ElfFile::read(bytes);
     const auto name = elf ? elf->interpreter() : Result<std::optional<std::string>>(std::nullopt);
     return name && *name && (*name)->find("musl") == std::string::npos;

@@ -170,7 +170,7 @@ int let_go(int open, pid_t rank, const HoldSettings& hold) {
   const bool may_go_on = wait_for_release(hold, open, rank);
   if (!may_go_on) {
     // A launcher that sees one end sends SIGCONT to the others (Open MPI's), which a traced process
-    // does not follow. EPERM: a tool traces it.
+    // does not follow. EPERM: a tool traces it, or Yama lets a user trace only descendants.
     (void)::ptrace(PTRACE_SEIZE, rank, nullptr, 0);
     std::this_thread::sleep_for(kAllSee);
   }
