@@ -231,6 +231,7 @@ CommandLine::CommandLine(std::string_view command, std::vector<std::string> word
       })
       ->option_text("podman|runc|crun");
   sub->add_option("--dir", settings_.directory, "podman's directory of hooks (podman --hooks-dir)")
+      ->check([](const std::string& name) { return name.empty() ? "is empty" : std::string(); })
       ->option_text("DIR");
   add_request_options(sub);
   add_hook_options(sub);

@@ -329,6 +329,14 @@ Result<void> ProfileDirectory::check_free(const std::string& name) const {
                                : "fs-launch profile delete " + name);
 }
 
+Result<void> ProfileDirectory::fail_missing(const std::string& name) const {
+  struct stat status {};
+  const bool is_systems = !is_system_ && ::lstat(of_system().file_of(name).c_str(), &status) == 0;
+  return fail_errno(
+      name, kNoProfile, ENOENT,
+      is_systems ? "one of the system has this name: --system" : "fs-launch profile list");
+}
+
 Result<void> ProfileDirectory::create(const std::map<std::string, Profile>& profiles) const {
   for (const auto& [name, profile] : profiles) {
     TRY(check_profile_name(name));
@@ -352,8 +360,7 @@ Result<void> ProfileDirectory::edit(const std::string& name,
   TRY(check_profile_name(name));
   const auto held = TRY(lock());
   auto profile = load(name);
-  if (!profile && profile.error().code() == ENOENT)
-    return fail_errno(name, kNoProfile, ENOENT, "fs-launch profile list");
+  if (!profile && profile.error().code() == ENOENT) return fail_missing(name);
   if (!profile) return fail(std::move(profile.error()));
   TRY(change(*profile));
   TRY(check_profile(*profile, name));
@@ -365,8 +372,7 @@ Result<void> ProfileDirectory::remove(const std::vector<std::string>& names) con
   const auto held = TRY(lock());
   for (const auto& name : names)
     if (struct stat status{}; ::lstat(file_of(name).c_str(), &status) != 0)
-      return errno == ENOENT ? fail_errno(name, kNoProfile, ENOENT, "fs-launch profile list")
-                             : fail_errno(name, "cannot delete the profile");
+      return errno == ENOENT ? fail_missing(name) : fail_errno(name, "cannot delete the profile");
   for (const auto& name : names) {
     if (selected().value_or("") == name) ::unlink((path_ + "/" + kSelected).c_str());
     if (::unlink(file_of(name).c_str()) != 0 && errno != ENOENT)

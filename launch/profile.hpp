@@ -77,6 +77,7 @@ class ProfileDirectory {
 
   /// EEXIST: the name is taken.
   Result<void> check_free(const std::string& name) const;
+  Result<void> fail_missing(const std::string& name) const;
   /// Whether a profile, or none, was selected here.
   bool has_selection() const;
   /// All or none. EEXIST: a name is taken.

@@ -266,8 +266,10 @@ std::map<std::string, Profile> read_e4s_cl(const Options& o) {
     found.push_back(json);
   std::map<std::string, Profile> out;
   for (const auto& each : found) {
-    if (!each.is_object() || !each.contains("name") || !each["name"].is_string())
+    if (!each.is_object() || !each.contains("name") || !each["name"].is_string()) {
+      if (!o.names.empty()) continue;
       throw Error(o.file, "no profiles of e4s-cl", "one has no name");
+    }
     auto name = each["name"].get<std::string>();
     if (!o.names.empty() && std::ranges::find(o.names, name) == o.names.end()) continue;
     name = without_blanks(std::move(name));

@@ -107,6 +107,9 @@ class PrivateRoot {
 
   /// Binds the native paths and makes the loopback the root, or binds the scopes.
   Result<void> enter() {
+    // A removed working directory has no name in the loopback: it stays the one it is.
+    if (char path[PATH_MAX]; !::getcwd(path, sizeof path) && errno == ENOENT)
+      removed_cwd_ = TRY(open_file(".", O_PATH | O_DIRECTORY));
     old_root_ = TRY(open_file("/", O_PATH | O_DIRECTORY));
     // `..` of a root is the root, and what is mounted on it (path_resolution(7)).
     loopback_ = TRY(open_file("/..", O_PATH | O_DIRECTORY));
@@ -117,7 +120,9 @@ class PrivateRoot {
     } else {
       TRY(bind_scopes());
     }
-    if (::chdir(run_.cwd.c_str()) != 0) return fail_errno(run_.cwd, "cannot enter");
+    if (::fchdir(removed_cwd_.get()) != 0 && ::chdir(run_.cwd.c_str()) != 0)
+      return fail_errno(run_.cwd, "cannot enter");
+    removed_cwd_.reset();
     return {};
   }
 
@@ -172,6 +177,7 @@ class PrivateRoot {
     return {};
   }
 
+  Fd removed_cwd_;
   const trace::RunHeader& run_;
   const std::vector<std::string>& natives_;
   const std::string& mounted_at_;
@@ -368,6 +374,8 @@ void Run::prepare_user_mount() {
 Result<void> Run::prepare() {
   std::error_code error;
   header_.cwd = std::filesystem::current_path(error).string();
+  const bool is_removed = error.value() == ENOENT;
+  if (is_removed) header_.cwd = std::filesystem::read_symlink("/proc/self/cwd", error).string();
   if (error) return fail_errno(".", "cannot determine the working directory", error.value());
   std::random_device random;
   header_.run_id = fmt::format("{:08x}{:08x}", random(), random());
@@ -385,6 +393,9 @@ Result<void> Run::prepare() {
   } else {
     header_.notes.emplace_back("native: everything outside the scopes");
   }
+  if (is_removed)
+    header_.notes.emplace_back(
+        "native: what is opened by names relative to the removed working directory");
   header_.notes.emplace_back(
       "inotify and FIFOs connect to processes outside the run in native directories only; shared "
       "mappings do for files opened for writing, as root on Linux 6.9 or newer");

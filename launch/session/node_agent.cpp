@@ -552,6 +552,7 @@ int run_agent(const AgentOptions& o) {
     if (::getppid() != guard) {
       end_descendants(kGrace);
       (void)remove_tree(job->session_path());
+      job->sweep_own();
     }
     return destroyed ? exit_done : exit_no;
   });

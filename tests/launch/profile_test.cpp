@@ -387,6 +387,10 @@ TEST_F(ProfileCommand, imports_profiles_of_e4s_cl) {
   EXPECT_EQ(run({"delete", "of_users"}), 0);
   EXPECT_EQ(run({"import", dir_ / "dump", "of users"}), 0);
   EXPECT_EQ(run({"delete", "of_users"}), 0);
+  // Others of the file do not matter to one that is asked for.
+  std::ofstream(dir_ / "dump") << R"([{}, 7, {"name": 1}, {"name": "asked", "image": "x"}])";
+  EXPECT_EQ(run({"import", dir_ / "dump", "asked"}), 0) << message_;
+  EXPECT_EQ(run({"delete", "asked"}), 0);
   for (const auto* text :
        {"", "7", "[]", "{}", "[{}]", R"([{"name": 1}])", R"([{"name": "a/b"}])",
         R"([{"name": "y", "files": 7}])", R"([{"name": "y", "files": ["relative"]}])",

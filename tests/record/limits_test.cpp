@@ -78,6 +78,33 @@ TEST_F(RecorderLimits, are_those_documented_and_no_more) {
   EXPECT_EQ(read(recorded.out), expected);
 }
 
+TEST_F(RecorderLimits, a_removed_working_directory_is_as_natively) {
+  const std::string probe = R"(
+import os
+for do in (os.getcwd, lambda: os.listdir('.'), lambda: open('file'), lambda: os.mkdir('d')):
+    try: print(do())
+    except OSError as e: print(e)
+print(sorted(os.listdir('..')), open('../beside').read())
+)";
+  write_text_file(dir_ / "beside", "content\n");
+  write_text_file(dir_ / "probe", probe);
+  const auto in_removed = [&](const std::string& before) {
+    return run({"sh", "-c",
+                "mkdir removed && cd removed && rmdir ../removed && exec " + before +
+                    " /usr/bin/python3 ../probe"},
+               {.cwd = dir_.path()});
+  };
+  write_text_file(trace_, "");
+  const auto native = in_removed("");
+  EXPECT_THAT(native.out, HasSubstr("content"));
+  const auto recorded =
+      in_removed(staged_program("fs-record") + " --quiet --out " + trace_ + " --");
+  EXPECT_EQ(recorded.out, native.out);
+  EXPECT_EQ(recorded.err, native.err);
+  EXPECT_EQ(recorded.status, 0);
+  EXPECT_THAT(read_seen(trace_).header.notes, Contains(HasSubstr("removed working directory")));
+}
+
 TEST_F(RecorderLimits, a_working_directory_renamed_outside_stays_usable) {
   const std::jthread outsider([&] {
     if (!wait_until(std::chrono::seconds(20),

@@ -473,6 +473,16 @@ TEST_F(Sessions, sessions_of_other_jobs_and_directories_of_fs_ship_are_untouched
               "content\n1\n");
   EXPECT_EQ(cluster_->on(1, "rm -f /tmp/heddle-job-0-77/locks; rmdir /tmp/heddle-job-0-77").err,
             "");
+  // Each process of an agent removes all when the other is killed.
+  const std::string worker = "$(pgrep -n -f 'fs-launch session [a]gent.* --job c')";
+  for (const auto& which : {worker, "$(ps -o ppid= -p " + worker + ")"}) {
+    const auto three = create("c");
+    EXPECT_EQ(cluster_->on(1, "kill -9 " + which).status, 0);
+    EXPECT_TRUE(wait_until(10s, [&] {
+      return cluster_->on(1, "ls -d /tmp/heddle-job-0-c").status != 0;
+    })) << which;
+    (void)session("destroy " + three);
+  }
   // A stale one of another job is removed: its agents were killed all at once.
   for (const int node : {1, 2}) (void)cluster_->on(node, "pkill -9 -f 'fs-launch session [a]gent'");
   EXPECT_EQ(session("destroy " + create("b")).status, 0);
