@@ -155,6 +155,7 @@ std::string stage_job(const Spool& spool, json& job, const Options& o, bool left
   if (left && o.to.empty()) directory = job.value("to", directory);
   job.erase("to");
   job.erase("unwritten");
+  job.erase("warned");
   if (left && !job.contains("stop")) {
     auto& stop = job["stop"] = job.value("start", std::int64_t{0});
     for (const auto& row : collated.processes)
@@ -196,7 +197,7 @@ bool stage_killed(const Spool& spool, const Fd& users, json job, const Options& 
     (void)stage_job(spool, job, o, true);
     return true;
   } catch (const Error& error) {
-    warn(error);
+    if (!job.value("warned", false)) warn(error);
     return false;
   }
 }
@@ -331,7 +332,15 @@ class RunJob {
     // For `stage`, if no archive can be written; the spool may be full, and the archive's place
     // not.
     (void)spool_.write(job);
-    return stage_job(spool_, job, o);
+    try {
+      json staged = job;
+      return stage_job(spool_, staged, o);
+    } catch (const Error&) {
+      // Each command that ends as the last one for now, as ranks do, tries again.
+      if (std::exchange(job["warned"], true) == true) return {};
+      (void)spool_.write(job);
+      throw;
+    }
   }
 
  private:
@@ -527,7 +536,7 @@ std::optional<std::string> stage_left_one(const std::string& id, const Options& 
   // Held by each fs-job run.
   const auto users = open_file(spool.directory() + "/users", O_RDWR | O_NOFOLLOW);
   if (users && ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return std::nullopt;
-  if (o.jobid.empty()) {
+  if (o.jobid.empty() && !job.value("unwritten", false)) {
     // A job that was stopped may be about to be staged by what stopped it.
     constexpr std::int64_t kHour = 3'600'000'000;
     if (job.contains("stop") ? job.value("stop", std::int64_t{0}) > now_us() - kHour
@@ -560,17 +569,18 @@ bool has_archive(const std::string& jobid, const std::string& directory) {
   return false;
 }
 
-Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit) {
+Result<bool> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit) {
   Options o;
   o.jobid = jobid;
   try {
     Backoff pauses(std::chrono::milliseconds(10), std::chrono::milliseconds(100));
     const auto end = std::chrono::steady_clock::now() + limit;
     for (;;) {
-      const auto archive = stage_left_one(jobid, o, true);
-      if (archive || !pauses.sleep_before(end)) return archive.value_or("");
+      if (stage_left_one(jobid, o, true) || !pauses.sleep_before(end)) return true;
     }
   } catch (const Error& error) {
+    const auto job = Spool::at(jobid).read();
+    if (job && job->value("warned", false)) return false;
     return fail(error);
   } catch (const std::exception& error) {
     return fail(jobid, "cannot write the job's archive", error.what());

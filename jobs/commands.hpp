@@ -25,9 +25,9 @@ int stage_command(int argc, char** argv);
 int watch_command(int argc, char** argv);
 
 /// Writes this node's archive of a job whose `fs-job run`s were killed before they could, or could
-/// not. Result: its path; empty: the job left nothing here, or some are alive after `limit`, which
-/// will write it.
-Result<std::string> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit);
+/// not. Result: false: it cannot be written, as one of them has said; true: it is written, the job
+/// left nothing here, or some are alive after `limit`, which will write it.
+Result<bool> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit);
 
 /// Whether `directory` has one of a node of the job, in our layout.
 bool has_archive(const std::string& jobid, const std::string& directory);

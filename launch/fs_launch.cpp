@@ -284,9 +284,10 @@ void prepare_job(LaunchSettings& settings) {
 /// archive. If none is left to do it, this node's is written here.
 void finish_job(const LaunchSettings& settings, AppEnd end, bool quiet) {
   const bool is_normal = end.status == 0 && end.signal == 0;
-  const auto archive =
+  const auto staged =
       jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
-  if (!archive) return warn(archive.error());
+  if (!staged) return warn(staged.error());
+  if (!*staged) return;
   if (!jobs::has_archive(settings.job, settings.job_to)) {
     warn("job " + settings.job + ": " + settings.job_to + " here has no archive of it");
     return;

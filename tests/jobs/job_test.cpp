@@ -246,10 +246,14 @@ TEST_F(Collected, a_run_that_could_not_be_written_takes_no_later_one_with_it) {
 }
 
 TEST_F(Collected, a_left_job_is_written_to_the_directory_that_is_asked_for) {
-  EXPECT_EQ(sh(fs_job_ + " run -q --jobid a --to missing -- true").status, 0);
-  const auto staged = fs_job({"stage", "--left", "--jobid", "a", "--to", "."});
+  for (const char* id : {"a", "b"})
+    EXPECT_EQ(sh(fs_job_ + " run -q --jobid " + id + " --to missing -- true").status, 0);
+  auto staged = fs_job({"stage", "--left", "--jobid", "a", "--to", "."});
   EXPECT_EQ(staged.status, 0) << staged.err;
   EXPECT_EQ(archives().size(), 1U);
+  staged = fs_job({"stage", "--left", "--to", "."});
+  EXPECT_EQ(staged.status, 0) << staged.err;
+  EXPECT_EQ(archives().size(), 2U);
 }
 
 TEST_F(Collected, a_command_that_cannot_be_executed_is_a_job_too) {

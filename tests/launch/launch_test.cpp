@@ -271,6 +271,21 @@ TEST_P(Launched, signals_end_it_as_the_launcher) {
   }
 }
 
+TEST_P(Launched, job_that_cannot_be_written_is_said_once) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  write_text_file(dir_ / "file", "");
+  options_.env.insert(options_.env.end(),
+                      {"HEDDLE_JOB_TO=" + dir_ / "file", "HEDDLE_JOB_SPOOL=" + dir_ / "spool"});
+  const auto got = run(launched(two({"/bin/true"}), {"--job"}), options_);
+  EXPECT_EQ(got.status, 0);
+  EXPECT_EQ(std::ranges::count_if(lines_of(got.err),
+                                  [](const std::string& line) {
+                                    return line.find("cannot write the job's archive") != line.npos;
+                                  }),
+            1)
+      << got.err;
+}
+
 /// By the launcher, to the process that it has started, and to the group that this leads.
 TEST_P(Launched, signals_of_a_collected_rank_arrive_once) {
   if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
