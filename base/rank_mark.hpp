@@ -19,9 +19,12 @@ inline constexpr char kSeparator = ',';
 inline constexpr unsigned kMarkDigits = 16;
 
 /// Slurm's is last, since a launcher within a batch job sets the ranks' own.
+inline constexpr const char kSlurmRank[] = "SLURM_PROCID";
+/// A batch script has a SLURM_PROCID, too, but no step.
+inline constexpr const char kSlurmStep[] = "SLURM_STEP_ID";
 inline constexpr const char* kRankVariables[] = {
     "OMPI_COMM_WORLD_RANK", "PMIX_RANK",          "PMI_RANK",    "PALS_RANKID", "FLUX_TASK_RANK",
-    "MV2_COMM_WORLD_RANK",  "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID"};
+    "MV2_COMM_WORLD_RANK",  "JSM_NAMESPACE_RANK", "ALPS_APP_PE", kSlurmRank};
 /// How many ranks there are.
 inline constexpr const char* kSizeVariables[] = {"OMPI_COMM_WORLD_SIZE",
                                                  "PMI_SIZE",
@@ -31,11 +34,10 @@ inline constexpr const char* kSizeVariables[] = {"OMPI_COMM_WORLD_SIZE",
                                                  "JSM_NAMESPACE_SIZE",
                                                  "SLURM_STEP_NUM_TASKS",
                                                  "SLURM_NTASKS"};
-/// What tells a rank from the rank or batch script that its launcher was started by.
-inline constexpr const char* kStepVariables[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
-                                                 "PMI_PORT",       "PMI_FD",
-                                                 "SLURM_STEP_ID",  "FLUX_JOB_ID",
-                                                 "ALPS_APP_ID"};
+/// What tells a rank from the rank that its launcher was started by.
+inline constexpr const char* kStepVariables[] = {
+    "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT", "PMI_FD", kSlurmStep, "FLUX_JOB_ID",
+    "ALPS_APP_ID"};
 
 /// Differs between a rank and the process that its launcher was started by. 0: no rank.
 /// `value_of(name)` is the variable's value, or nullptr.
@@ -50,7 +52,8 @@ constexpr std::uint64_t rank_mark(const ValueOf& value_of) {
     hash = (hash ^ (value ? 1U : 2U)) * 1099511628211U;
     return value != nullptr;
   };
-  for (const char* name : kRankVariables) is_rank |= add(name);
+  for (const char* name : kRankVariables)
+    is_rank |= add(name) && (name != kSlurmRank || value_of(kSlurmStep));
   for (const char* name : kStepVariables) (void)add(name);
   return is_rank ? hash : 0;
 }

@@ -45,9 +45,18 @@ void fit_in_address_space() {
 
 }  // namespace
 
+void ignore_file_size_signal() {
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) {};
+  if (::sigaction(SIGXFSZ, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+    ::sigaction(SIGXFSZ, &action, nullptr);
+}
+
 int run_main(const char* program, const std::function<int()>& body) {
   set_program_name(program);
   reserve_standard_fds();
+  ignore_file_size_signal();
   fit_in_address_space();
   return run_guarded(body);
 }

@@ -9,8 +9,8 @@
 
 namespace heddle {
 
-/// Every program's main function: sets the name for messages, calls reserve_standard_fds() and
-/// run_guarded().
+/// Every program's main function: sets the name for messages, calls reserve_standard_fds(),
+/// ignore_file_size_signal() and run_guarded().
 int run_main(const char* program, const std::function<int()>& body);
 
 /// What `body` returns; an exception is reported in one line and gives exit_failure.
@@ -20,6 +20,10 @@ int run_guarded(const std::function<int()>& body);
 /// and the output for a terminal. Reading and writing them still fails, and executed programs find
 /// them closed.
 void reserve_standard_fds();
+
+/// From here on, also in forked children, a write beyond RLIMIT_FSIZE fails with EFBIG. What is
+/// executed is not changed.
+void ignore_file_size_signal();
 
 /// Flushes stdout; fails if any earlier output was lost.
 Result<void> flush_stdout();

@@ -195,14 +195,6 @@ std::string TempDir::release() noexcept {
   return std::exchange(path_, {});
 }
 
-void ignore_file_size_signal() {
-  struct sigaction action {
-  }, before{};
-  action.sa_handler = [](int) {};
-  if (::sigaction(SIGXFSZ, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
-    ::sigaction(SIGXFSZ, &action, nullptr);
-}
-
 void clean_up_on_signals() {
   slots_owner = ::getpid();
   struct sigaction action {};
@@ -219,7 +211,6 @@ void clean_up_on_signals() {
   for (const int n :
        {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGALRM, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU})
     install(n);
-  ignore_file_size_signal();
 }
 
 Result<void> remove_tree(const std::string& path) {

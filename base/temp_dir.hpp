@@ -43,8 +43,4 @@ Result<void> remove_tree(const std::string& path);
 /// arrive when it ends.
 void clean_up_on_signals();
 
-/// From here on, also in forked children, a write beyond RLIMIT_FSIZE fails with EFBIG. What is
-/// executed is not changed.
-void ignore_file_size_signal();
-
 }  // namespace heddle

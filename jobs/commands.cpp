@@ -21,6 +21,7 @@
 #include "base/exit_code.hpp"
 #include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
+#include "base/launch/rank.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "base/run_main.hpp"
@@ -304,7 +305,10 @@ class RunJob {
         job["run"] = true;
         // Of several nodes each has another start: submit merges what overlaps.
         if (!job.contains("job_start") && job["hosts"].size() == 1) job["job_start"] = job["start"];
-        TRY(spool.write(job));
+        if (auto written = spool.write(job); !written) {
+          if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) (void)spool.remove();
+          return fail(std::move(written.error()));
+        }
       }
       return RunJob(std::move(spool), std::move(fd), std::move(job));
     }
@@ -472,8 +476,9 @@ int run_command(int argc, char** argv) {
   if (split.command.empty()) return usage_error("fs-job run", "no command given");
   auto run = RunJob::join(o);
   if (!run) {
-    warn(Error("", run.error().message(), "what this command does is not collected",
-               run.error().hint()));
+    // Of a node among others.
+    warn(Error(rank_from_environment() ? host_name() : "", run.error().message(),
+               "what this command does is not collected", run.error().hint()));
     return run_plain(split.command);
   }
   return run_collected(*run, o, split.command);
@@ -561,12 +566,21 @@ int stage_left(const Options& o) {
 
 }  // namespace
 
-bool has_archive(const std::string& jobid, const std::string& directory) {
+std::set<std::string> archived_hosts(const std::string& jobid, const std::string& directory) {
+  constexpr std::string_view kEnding = ".tar.gz";
+  std::set<std::string> out;
   std::error_code failed;
   for (std::filesystem::directory_iterator at(directory, failed), end; !failed && at != end;
-       at.increment(failed))
-    if (at->path().filename().string().starts_with(jobid + "-")) return true;
-  return false;
+       at.increment(failed)) {
+    auto name = at->path().filename().string();
+    if (!name.starts_with(jobid + "-") || !name.ends_with(kEnding)) continue;
+    name.resize(name.size() - kEnding.size());
+    // A host's second one has a number.
+    const auto dot = name.find_last_not_of("0123456789");
+    if (dot != name.npos && name[dot] == '.') name.resize(dot);
+    out.insert(name.substr(jobid.size() + 1));
+  }
+  return out;
 }
 
 Result<bool> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit) {

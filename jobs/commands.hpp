@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <set>
 #include <span>
 #include <string>
 
@@ -29,8 +30,8 @@ int watch_command(int argc, char** argv);
 /// left nothing here, or some are alive after `limit`, which will write it.
 Result<bool> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit);
 
-/// Whether `directory` has one of a node of the job, in our layout.
-bool has_archive(const std::string& jobid, const std::string& directory);
+/// The nodes of which `directory` has one of the job, in our layout.
+std::set<std::string> archived_hosts(const std::string& jobid, const std::string& directory);
 
 #ifdef HEDDLE_WITH_JOB_STORE
 /// Those of jobs/store.

@@ -65,15 +65,6 @@ Result<std::string> own_program() {
   return bin + "/fs-launch";
 }
 
-/// Whether the job's own shell, or batch script, runs this: not a task, which may start no step.
-long nodes_of_job() {
-  const char* count = std::getenv("SLURM_JOB_NUM_NODES");
-  const char* step = std::getenv("SLURM_STEP_ID");
-  // salloc's interactive step: slurm.h, SLURM_INTERACTIVE_STEP.
-  const bool is_task = step && std::string_view(step) != "4294967290";
-  return std::getenv("SLURM_JOB_ID") && count && !is_task ? std::strtol(count, nullptr, 10) : 0;
-}
-
 std::string first_of(const Words& names) {
   for (const auto& name : names)
     if (const char* value = std::getenv(name.c_str())) return value;
@@ -89,6 +80,25 @@ std::string nodes_list() {
   std::string out;
   for (long i = 0; i < het_components(); ++i) out += (i == 0 ? "" : ",") + nodes_of_component(i);
   return out.empty() ? first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) : out;
+}
+
+/// Of all components, if there are several: each step of ours is on all of them.
+long asked_nodes(long count) {
+  if (het_components() < 2) return count;
+  long out = 0;
+  for (long i = 0; i < het_components(); ++i)
+    out += static_cast<long>(slurm_nodes(nodes_of_component(i)).size());
+  return out;
+}
+
+/// If the job's own shell, or batch script, runs this: not a task, which may start no step. Else 0.
+long nodes_of_job() {
+  const char* count = std::getenv("SLURM_JOB_NUM_NODES");
+  const char* step = std::getenv("SLURM_STEP_ID");
+  // salloc's interactive step: slurm.h, SLURM_INTERACTIVE_STEP.
+  const bool is_task = step && std::string_view(step) != "4294967290";
+  if (!std::getenv("SLURM_JOB_ID") || is_task) return 0;
+  return asked_nodes(count ? std::strtol(count, nullptr, 10) : 0);
 }
 
 struct CheckAnswer {
@@ -286,6 +296,7 @@ Result<std::string> run_on_slurm_nodes(long count, const Words& words) {
 Result<void> check_slurm_nodes(long count) {
   const std::string program = TRY(own_program());
   const auto text = TRY(run_on_slurm_nodes(count, {kCheckOption}));
+  count = asked_nodes(count);
   std::set<std::string> here;
   std::string wrong;
   std::istringstream lines(text);
@@ -337,7 +348,8 @@ Result<void> prepare_nodes(LaunchSettings& settings, const LineNodes& line,
   if (is_first) TRY(check_named_nodes(program, line));
   if (count < 2) return {};
   TRY(check_slurm_nodes(count));
-  if (!is_copied) return {};
+  // sbcast does not copy to several jobs.
+  if (!is_copied || het_components() > 1) return {};
   auto path = ship_bundle(settings.map, engine);
   if (path)
     settings.map = std::move(*path);

@@ -6,6 +6,7 @@
 // LD_LIBRARY_PATH do not reach it.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -288,15 +289,20 @@ void finish_job(const LaunchSettings& settings, AppEnd end, bool quiet) {
       jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
   if (!staged) return warn(staged.error());
   if (!*staged) return;
-  if (!jobs::has_archive(settings.job, settings.job_to)) {
+  const auto hosts = jobs::archived_hosts(settings.job, settings.job_to);
+  if (hosts.empty()) {
     warn("job " + settings.job + ": " + settings.job_to + " here has no archive of it");
     return;
   }
-  if (!quiet && is_normal)
-    say("job " + settings.job + ": an archive of each node is in " + settings.job_to);
-  else if (!quiet)
-    say("job " + settings.job + ": archives of nodes are in " + settings.job_to +
-        "; fs-job stage --left writes that of a node whose agents were killed");
+  constexpr std::size_t kMostNamed = 8;
+  const auto whose = hosts.size() > kMostNamed ? fmt::format("{} nodes", hosts.size())
+                                               : fmt::format("{}", fmt::join(hosts, ", "));
+  if (!quiet)
+    say(fmt::format("job {}: archives of {} are in {}{}", settings.job, escape_for_terminal(whose),
+                    settings.job_to,
+                    is_normal ? ""
+                              : "; fs-job stage --left writes that of a node whose agents were "
+                                "killed"));
 }
 #endif
 

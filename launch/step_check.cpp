@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
@@ -19,6 +21,7 @@
 #include "base/rank_mark.hpp"
 #include "base/run_directory.hpp"
 #include "base/run_program.hpp"
+#include "base/temp_dir.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
@@ -35,6 +38,7 @@ constexpr const char* kProgram = "heddle-srun-prolog";
 constexpr const char* kQuietly = "quietly";
 constexpr std::chrono::seconds kAnswerTime{10};
 constexpr std::size_t kLargestMark = 4096;
+constexpr std::size_t kMostReaders = 65'536;  ///< of a mark
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -84,6 +88,44 @@ Result<void> prepare_step(const LaunchSettings& settings, long count) {
   const auto shipped = ship_bundle(settings.map, settings.ship);
   if (!shipped) warn(shipped.error());
   return {};
+}
+
+Result<void> write_mark(const std::string& path, const std::string& mark, const std::string& why) {
+  const auto directory = TRY(RunDirectory::open_at(path));
+  TRY(check_trusted_directory(path));
+  const Fd lock = TRY(directory.lock("sessions", kAnswerTime));
+  const auto write = [&](const std::string& name, const std::string& text) -> Result<void> {
+    const Fd file(::openat(directory.get(), name.c_str(),
+                           O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file) return fail_errno(path + "/" + name, "cannot be written");
+    return write_all(file.get(), text, name);
+  };
+  TRY(write(ship::kSlurmMark, ""));
+  return write(mark, why);
+}
+
+/// Of this step on this node, by Slurm's "2(x3),1". -1: not known, or of several components.
+long tasks_here() {
+  long node = std::strtol(variable("SLURM_NODEID").c_str(), nullptr, 10);
+  std::istringstream parts(variable("SLURM_STEP_TASKS_PER_NODE"));
+  for (std::string part; het_components() < 2 && std::getline(parts, part, ',');) {
+    long tasks = -1, nodes = 1;
+    (void)std::sscanf(part.c_str(), "%ld(x%ld)", &tasks, &nodes);
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  return -1;
+}
+
+/// When the step's last rank here has read it; and the directory, if that is all. A static or
+/// setuid rank reads nothing: then the next fs-ship, or the epilog, removes both.
+void remove_mark(const RunDirectory& directory, const std::string& mark) {
+  const auto lock = directory.lock("sessions", kAnswerTime);
+  directory.remove(mark);
+  if (!lock) return;
+  for (const auto& name : directory.names())
+    if (name != "." && name != ".." && name != "locks" && name != ship::kSlurmMark) return;
+  (void)remove_tree(directory.path());
 }
 
 /// Its ranks would run outside of the image, or would not be held. After a prolog that fails srun
@@ -152,17 +194,12 @@ int check_step(int argc, char** argv) {
 
 int mark_step(const std::string& step, const std::string& why) {
   const auto path = ship::job_directory(ship::kNodeDirectory, variable("SLURM_JOB_ID"));
-  const auto directory = value_or_throw(RunDirectory::open_at(path));
-  value_or_throw(check_trusted_directory(path));
-  const auto write = [&](const std::string& name, const std::string& text) {
-    const Fd file(::openat(directory.get(), name.c_str(),
-                           O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file) throw Error::from_errno(path + "/" + name, "cannot be written", errno);
-    value_or_throw(write_all(file.get(), text, name));
-  };
-  write(ship::kSlurmMark, "");
-  write(mark_name(step), why.substr(0, kLargestMark));
-  return exit_done;
+  for (int attempt = 0;; ++attempt) {
+    const auto done = write_mark(path, mark_name(step), why.substr(0, kLargestMark) + "\n");
+    if (done) return exit_done;
+    // The end of an earlier step may have removed the directory meanwhile.
+    if (done.error().code() != ENOENT || attempt == 3) throw done.error();
+  }
 }
 
 /// Of a directory in /tmp, where any user may make one of this name: another's is not used. The
@@ -177,11 +214,18 @@ std::string take_step_check(LaunchSettings& settings) {
       !settings.bundle.empty() && ::access(path.c_str(), R_OK) == 0)
     settings.map = path;
   const auto mark = mark_name(variable("SLURM_STEP_ID"));
-  const Fd file(
-      ::openat(directory->get(), mark.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const Fd file(::openat(directory->get(), mark.c_str(),
+                         O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return "";
-  auto why = read_all(file.get(), mark, kLargestMark).value_or("");
-  return why.empty() ? "another node of the job cannot guide" : why;
+  const auto text = read_all(file.get(), mark, kLargestMark + kMostReaders).value_or("");
+  const auto end = text.find('\n');
+  // A byte for each rank that has read it.
+  struct stat status {};
+  if (end != text.npos && write_all(file.get(), ".", mark) && ::fstat(file.get(), &status) == 0 &&
+      status.st_size == static_cast<off_t>(end) + 1 + tasks_here())
+    remove_mark(*directory, mark);
+  return end == 0 || end == text.npos ? "another node of the job cannot guide"
+                                      : text.substr(0, end);
 }
 
 }  // namespace heddle::launch

@@ -64,7 +64,8 @@ class Summary final : public trace::TraceSink {
     if (opens) ++paths_[std::string(event.path)];
     if (event.error != 0 && event.op == Op::lookup) {
       ++process.misses;
-      ++missing_directories_[std::string(event.path.substr(0, event.path.rfind('/')))];
+      ++missing_directories_[std::string(
+          event.path.substr(0, std::max<std::size_t>(event.path.rfind('/'), 1)))];
     }
     if (!opens || event.error != 0) return;
     ++process.opens;

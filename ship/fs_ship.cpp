@@ -30,6 +30,7 @@
 #include "base/output_file.hpp"
 #include "base/paths.hpp"
 #include "base/run_main.hpp"
+#include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "ship/bundle/bundle_file.hpp"
 #include "ship/bundle/frame.hpp"
@@ -151,6 +152,12 @@ class Shipment {
     const auto bundle = value_or_throw(BundleFile::read(file.get(), o_.bundle));
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw Error::from_errno(o_.bundle, "cannot be read");
+    // The copies belong to root, which uses no map that others may write.
+    if (const auto trusted = check_trusted_file(source_); is_systems_root() && !trusted)
+      throw Error::with_code(EPERM, source_, "root does not use this bundle",
+                             trusted.error().message(),
+                             "it chooses the libraries that are run: if you trust it, keep a copy "
+                             "in a directory that only root may write to");
     // A copy is checked by its node; this one only here, since many nodes would read all of it.
     if (is_shared()) value_or_throw(check_frames(file.get(), o_.bundle, bundle.index));
     id_ = bundle.index.id.hex();

@@ -53,9 +53,14 @@ class Record {
     const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(file),
                              O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return;
+    // A write at the limit of a file's size is answered with SIGXFSZ. Others append meanwhile.
+    constexpr long kOthers = 64L << 10;
     struct stat st;
+    rlimit limit;
     if (syscall6(__NR_fstat, fd, as_long(&st)) == 0 && S_ISREG(st.st_mode) &&
-        st.st_size < learn_format::kMostBytes)
+        st.st_size < learn_format::kMostBytes &&
+        syscall6(__NR_prlimit64, 0, RLIMIT_FSIZE, 0, as_long(&limit)) == 0 &&
+        static_cast<unsigned long>(st.st_size + kOthers) <= limit.rlim_cur)
       syscall6(__NR_write, fd, as_long(record_bytes), static_cast<long>(used_));
     syscall6(__NR_close, fd);
   }

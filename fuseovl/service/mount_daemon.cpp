@@ -50,6 +50,8 @@ Result<OverlayContent> load(const MountSettings& settings, const std::string& mo
   for (const auto& drift : drifts) text += Error(drift.path, drift.what).message() + "\n";
   if (!content) {
     const Error& error = content.error();
+    if (error.code() == EFBIG)
+      return fail("", text + error.message(), "", "raise the limit of files' sizes (ulimit -f)");
     return fail(Error({}, text + error.message(), {}, error.hint())
                     .because(error.cause() == Cause::silent ? Cause::silent : Cause::unfit));
   }

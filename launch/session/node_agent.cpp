@@ -422,6 +422,10 @@ class Worker {
     reap();
     const auto* daemon = TRY(find(request.number));
     out.words = {daemon->status ? std::to_string(*daemon->status) : "running"};
+    struct statvfs there {};
+    if (daemon->status && ::statvfs(daemon->log.c_str(), &there) == 0 &&
+        (::geteuid() == 0 ? there.f_bfree : there.f_bavail) == 0)
+      out.words.push_back(daemon->log);  // its output may not be whole
     return {};
   }
 

@@ -157,15 +157,20 @@ int run_daemon(Options& o) {
        pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
     int worst = 0;
     bool running = false;
+    std::vector<Error> lost;
     for (const auto& answer : value_or_throw(session.ask(ask))) {
       if (answer.words.at(0) == "running")
         running = true;
       else
         worst = std::max(worst, std::stoi(answer.words[0]));
+      if (answer.words.size() > 1)
+        lost.push_back(Error::from_errno(answer.node + ": " + answer.words[1],
+                                         "the program's output may not be whole", ENOSPC));
     }
     if (!running) {
       print_output(session, request.number);
-      return worst;
+      for (const auto& each : lost) report(each);
+      return lost.empty() ? worst : std::max<int>(worst, exit_failure);
     }
     std::this_thread::sleep_for(pause);
   }

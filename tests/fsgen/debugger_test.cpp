@@ -98,6 +98,21 @@ TEST_F(Debuggers, no_file_may_be_written) {
   // APP's own write ends it, as without fs-gen.
   const std::string app = "(ulimit -f 0; exec $X sh -c 'echo 1 > $DIR/file') 2>/dev/null; echo $?";
   EXPECT_EQ(sh("X=\"$FS_GEN -q\"; " + app).out, sh(app).out);
+  // What a process of the run would be learned from is written by that process.
+  const auto child =
+      sh("mkdir none; LD_LIBRARY_PATH=$PWD/none $FS_GEN -q sh -c 'ulimit -f 0; "
+         "/bin/echo child' | cat");
+  EXPECT_EQ(child.out + child.err, "child\n");
+}
+
+TEST_F(Debuggers, short_files_are_no_reason_to_fail) {
+  ASSERT_EQ(sh("$FS_GEN -q --slow /usr sh -c 'ls -d /'").out, "/\n");
+  for (const char* blocks : {"1", "20", "200"}) {
+    const auto ours = sh("(ulimit -f "s + blocks +
+                         "; exec $FS_GEN -q --slow /usr sh -c 'ls -d /') 2>said | cat; "
+                         "grep -v -e 'File too large' -e ulimit said");
+    EXPECT_EQ(ours.out + ours.err, "/\n") << blocks;
+  }
 }
 
 TEST_F(Debuggers, a_stop_is_reported_by_its_own_signal_and_app_goes_on) {

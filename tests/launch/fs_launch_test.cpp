@@ -162,9 +162,9 @@ TEST_F(FsLaunch, each_job_has_a_name_and_the_same_last_line) {
   ASSERT_EQ(lines.size(), 2U) << ran.err;
   EXPECT_NE(lines[0], lines[1]);
   for (const auto& line : lines)
-    EXPECT_THAT(
-        line, testing::MatchesRegex(
-                  "fs-launch: job launch-[0-9-]+: an archive of each node is in " + dir_ / "jobs"));
+    EXPECT_THAT(line,
+                testing::MatchesRegex("fs-launch: job launch-[0-9-]+: archives of [^ ,]+ are in " +
+                                      dir_ / "jobs"));
   EXPECT_EQ(sh("ls jobs | wc -l").out, "2\n");
   options_.env.emplace_back("HEDDLE_JOB_SPOOL=/dev/null");
   const auto none = launch({"mpiexec.hydra", "-n", "1", "true"}, {"--job"});

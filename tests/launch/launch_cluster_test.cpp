@@ -222,8 +222,15 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
     EXPECT_THAT(ranks.err, HasSubstr("1 rank did not report (2"));
     EXPECT_THAT(ranks.err, testing::ContainsRegex("\nn1 +1 +0 .*do not answer: n3\n"));
   }
-  // The marks of a job are gone with its epilog, or here with the node.
-  EXPECT_EQ(cluster_->on(1, "stat -c %a /tmp/heddle-job-* | sort -u").out, "700\n");
+  // Several ranks of a node, and two steps of a job at once.
+  const auto steps =
+      cluster_->sh("salloc -Q -N3 -n6 -w n1,n2,n3 sh -c 'for i in 1 2; do " + fs_launch_ +
+                   " -q --slow / sh -c \"srun -Q -O --overlap -n5 sh -c "
+                   "\\\"echo \\\\\\${LD_AUDIT-none}\\\"\" & done; wait'");
+  EXPECT_EQ(lines_of(steps.out), Strings(10, "none")) << steps.err;
+  // The last rank of a step removes its mark.
+  for (const int node : {1, 2, 4})
+    EXPECT_EQ(cluster_->on(node, "ls -A /tmp | grep heddle-job").out, "") << node;
 }
 
 class OnNodesOfSeveralJobs : public OnNodes {
@@ -240,13 +247,39 @@ TEST_F(OnNodesOfSeveralJobs, all_components_are_checked) {
     return launch("", "-N1 -n1 hostname : -N2 -n2 hostname") +
            launch("salloc -Q -N1 : -N2 ", "--het-group=0,1 hostname");
   };
-  const auto good = both();
+  const auto group = [&](const std::string& i) {
+    const auto done =
+        cluster_->sh("salloc -Q -N1 : -N2 " + fs_launch_ + " --slow / srun -Q --het-group=" + i +
+                     " sh -c 'echo ${LD_AUDIT-none}'");
+    EXPECT_EQ(lines_of(done.out).size(), i == "0" ? 1U : 2U);
+    return done.out + done.err;
+  };
+  const auto good = both() + group("0") + group("1");
   EXPECT_THAT(good, Not(HasSubstr("warning")));
   EXPECT_THAT(good, Not(HasSubstr(" 0 of 3 ranks")));
+  EXPECT_THAT(good, Not(HasSubstr("none")));
   ASSERT_EQ(cluster_->on(3, "mount -t tmpfs none " + bin_).status, 0);
   const auto bad = both();
   EXPECT_THAT(bad, HasSubstr(" 0 of 3 ranks"));
   EXPECT_THAT(bad, Not(HasSubstr(" 2 of 3 ranks")));
+  for (const auto* i : {"0", "1"}) {
+    const auto alone = group(i);
+    EXPECT_THAT(alone, testing::StartsWith("none\n")) << i;
+    EXPECT_THAT(alone, HasSubstr("the job runs without heddle")) << i;
+    EXPECT_THAT(alone, Not(HasSubstr("ERROR: ld.so"))) << i;
+  }
+}
+
+/// It has a rank variable, too.
+TEST_F(OnNodes, batch_script_is_no_rank) {
+  const auto done = cluster_->sh(fs_launch_ +
+                                 " --report --slow / sbatch -Q -W -N2 -n4 -O -o out "
+                                 "--wrap 'srun -Q sh -c \"echo \\${LD_AUDIT-none}\"'");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("4 of 4 ranks guided on 2 nodes"));
+  const auto out = value_or_throw(read_file(dir_ / "out"));
+  EXPECT_THAT(lines_of(out), testing::SizeIs(4));
+  EXPECT_THAT(out, Not(HasSubstr("none")));
 }
 
 /// Outside of Slurm: nodes are known by a file, are asked by the launcher's remote shell, and one

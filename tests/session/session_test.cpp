@@ -106,6 +106,27 @@ TEST_F(Sessions, files_are_staged_once_and_each_binary_gets_its_own_libraries) {
   free_all();
 }
 
+/// In the session's directory, which is full on one node.
+TEST_F(Sessions, output_for_which_there_is_no_room_is_said_to_be_lost) {
+  for (const int node : {1, 2})
+    ASSERT_EQ(cluster_
+                  ->on(node,
+                       "mkdir -m 700 /tmp/small; mount -t tmpfs -o size=64k,mode=700 none "
+                       "/tmp/small")
+                  .status,
+              0);
+  const auto id = id_of(session("create --to /tmp/small --nodes n1,n2 --rsh " + cluster_->rsh()));
+  (void)cluster_->on(2, "head -c 90000 /dev/zero >/tmp/small/fill");
+  const auto got = session("daemon " + id + " --wait -- sh -c 'hostname; true'");
+  EXPECT_EQ(got.out, "n1\n");
+  EXPECT_EQ(got.status, 3);
+  EXPECT_THAT(got.err, HasSubstr("n2: /tmp/small/"));
+  EXPECT_THAT(got.err, HasSubstr("No space left on device"));
+  (void)cluster_->on(2, "rm /tmp/small/fill");
+  EXPECT_EQ(session("daemon " + id + " --wait -- hostname").out, "n1\nn2\n");
+  EXPECT_EQ(session("destroy " + id).status, 0);
+}
+
 TEST_F(Sessions, hostile_directory_is_refused_without_reading_outside) {
   run_checked({"sh", "-c",
                "cd " + dir_.path() +

@@ -184,6 +184,19 @@ TEST_F(Ship, by_default_by_sbcast_for_an_ordinary_user_and_once_a_job) {
   EXPECT_THAT(left(), HasSubstr(later.report.at("path").get<std::string>()));
 }
 
+/// The copies would be root's.
+TEST_F(Ship, root_copies_no_bundle_that_others_may_write) {
+  for (const auto* how : {"chown 65534 app.bundle", "chmod 666 app.bundle",
+                          "mkdir -m 777 open; mv app.bundle open; ln -s open/app.bundle ."}) {
+    ASSERT_EQ(sh("cp app.bundle kept.bundle; "s + how).status, 0);
+    const auto shipped = ship("");
+    EXPECT_NE(shipped.result.status, 0) << how;
+    EXPECT_THAT(shipped.result.err, HasSubstr("root does not use this bundle")) << how;
+    EXPECT_EQ(left(), "") << how;
+    ASSERT_EQ(sh("mv -f kept.bundle app.bundle").status, 0);
+  }
+}
+
 TEST_F(Ship, a_full_disk_leaves_one_node_with_the_shared_file) {
   pack_a_program();
   on(3, "head -c 58M /dev/zero >/tmp/fill");
