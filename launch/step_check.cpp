@@ -219,9 +219,11 @@ std::string take_step_check(LaunchSettings& settings) {
   if (!file) return "";
   const auto text = read_all(file.get(), mark, kLargestMark + kMostReaders).value_or("");
   const auto end = text.find('\n');
-  // A byte for each rank that has read it.
+  // A byte for each rank that has read it; a task prolog is no task's process.
+  const bool is_task = variable("SLURM_TASK_PID") == std::to_string(::getpid());
   struct stat status {};
-  if (end != text.npos && write_all(file.get(), ".", mark) && ::fstat(file.get(), &status) == 0 &&
+  if (is_task && end != text.npos && write_all(file.get(), ".", mark) &&
+      ::fstat(file.get(), &status) == 0 &&
       status.st_size == static_cast<off_t>(end) + 1 + tasks_here())
     remove_mark(*directory, mark);
   return end == 0 || end == text.npos ? "another node of the job cannot guide"
