@@ -142,11 +142,16 @@ TEST_F(Sessions, held_ranks_go_on_or_end_whatever_is_killed) {
     ASSERT_EQ(hold(each.options, each.launcher).size(), 4U) << text;
     (void)cluster_->sh(each.kill);
     EXPECT_TRUE(wait_until(40s, [&] { return apps().empty(); })) << text << apps();
-    // The launcher's status, which says that it has failed; srun waits for a lost slurmstepd.
-    if (each.least == 0) {
-      EXPECT_TRUE(wait_until(20s, [&] { return cluster_->sh("cat status").out > "0\n"; })) << text;
+    // The launcher's status, which says that it has failed, unless all ranks ran; srun waits for a
+    // lost slurmstepd. One hydra in sixty hangs at SIGTERM, also without heddle.
+    std::string status;
+    if (each.least == 0 &&
+        !wait_until(20s, [&] { return !(status = cluster_->sh("cat status").out).empty(); })) {
+      EXPECT_THAT(each.launcher, testing::StartsWith("mpiexec.hydra")) << text;
+      (void)cluster_->sh("kill -9 $(cat front)");
     }
     const auto ran = std::atoi(cluster_->sh("grep -cx ran out").out.c_str());
+    EXPECT_TRUE(status != "0\n" || ran == 4) << text << ran;
     EXPECT_GE(ran, each.least) << text;
     EXPECT_LE(ran, each.most) << text;
     (void)cluster_->sh("scancel -u root; rm -rf cache/heddle/hold/h");
