@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -262,10 +261,6 @@ bool RunCache::make_room() const {
 
 Result<void> RunCache::write(const std::string& name, std::string_view bytes) const {
   const auto& where = directory_.path();
-  // Going beyond RLIMIT_FSIZE is SIGXFSZ, not an errno.
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < bytes.size())
-    return fail(where, "cannot write", "the limit of ulimit -f");
   if (!make_room())
     return fail(where, "cannot write", fmt::format("it has {} files of today", kMostFiles),
                 "fs-gen cache clear");

@@ -82,13 +82,11 @@ std::string nodes_list() {
   return out.empty() ? first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) : out;
 }
 
-/// Of all components, if there are several: each step of ours is on all of them.
+/// Of all components, if there are several, which may share nodes: each step of ours is on all.
 long asked_nodes(long count) {
   if (het_components() < 2) return count;
-  long out = 0;
-  for (long i = 0; i < het_components(); ++i)
-    out += static_cast<long>(slurm_nodes(nodes_of_component(i)).size());
-  return out;
+  const auto names = slurm_nodes(nodes_list());
+  return static_cast<long>(std::set(names.begin(), names.end()).size());
 }
 
 /// If the job's own shell, or batch script, runs this: not a task, which may start no step. Else 0.

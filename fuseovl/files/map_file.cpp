@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,12 +57,6 @@ int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
   return copy(from, to, index, size, place);
 }
 
-/// Whether a copy of any size can be written: beyond the limit SIGXFSZ ends the process.
-bool may_copy() {
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
-}
-
 /// A regular file that only root and this user may write to, without waiting for a file server. The
 /// writer of another's file could keep the readers waiting.
 Fd open_own(const std::string& path) {
@@ -102,7 +95,7 @@ Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
       .path_of = [&](std::size_t) { return std::string_view(whole); },
       .try_in_caller =
           [&](std::size_t, WorkPlace& place) {
-            Fd own = open >= 0 || !may_copy() ? Fd() : open_own(whole);
+            Fd own = open >= 0 ? Fd() : open_own(whole);
             return own && (read(std::move(own), place), true);
           },
       .kept = {bytes.get()}};
