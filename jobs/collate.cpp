@@ -488,7 +488,8 @@ class Reader {
     } else {
       row.ppid = image.reaped->parent;
     }
-    for (const auto* before = previous(image); before && row.generation < 10'000;
+    // One without a start was heddle's (OwnUse).
+    for (const auto* before = previous(image); before && before->begun && row.generation < 10'000;
          before = previous(*before))
       ++row.generation;
     if (image.flags & kArgsCut) row.marks.emplace_back("args");

@@ -31,6 +31,7 @@
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
 #include "jobs/commands.hpp"
+#include "jobs/own_use.hpp"
 #include "launch/hooks.hpp"
 #include "launch/profile.hpp"
 #include "launch/rank_container.hpp"
@@ -162,6 +163,10 @@ class Rank {
           line.probes = report.probes_without;
           line.from_mount = report.shared;
           line.why = report.unguided_reason;
+          if (!report.guided && !map->content.programs.empty()) {
+            line.starts_guided = true;
+            line.why += " (" + path_ + "): mapped programs that it starts are guided";
+          }
           if (map->unguided_reason.empty())  // else no way would have guided it
             for (const auto& way : report.passed_over)
               line.why += (line.why.empty() ? "" : "; ") + way;
@@ -170,7 +175,7 @@ class Rank {
           if (const auto said = inherited_.messages(); !said.empty())
             line.why += (line.why.empty() ? "" : "; ") + said;
           say_to_launcher(std::move(line));
-          inherited_.restore();
+          restore();
         });
     if (!done) return done.error().message();
     return Error::from_errno(path_, "cannot be executed guided", done->exec_error).message();
@@ -180,7 +185,7 @@ class Rank {
     RankReport line;
     line.why = "fs-hook serves it in a container of " + settings_.image;
     say_to_launcher(std::move(line));
-    inherited_.restore();
+    restore();
     if (!profile) {
       report(profile.error());
       return 126;
@@ -196,12 +201,19 @@ class Rank {
     RankReport line;
     line.why = why.empty() ? inherited_.messages() : why;
     say_to_launcher(std::move(line));
-    inherited_.restore();
+    restore();
     const int error = execute({path_, options_.command, Environment().entries()});
     return report_exec_failure(options_.command[0], error);
   }
 
  private:
+  /// Last before the exec.
+  void restore() const {
+    inherited_.restore();
+#ifdef HEDDLE_WITH_JOBS
+    own_use_.end();
+#endif
+  }
   void say_to_launcher(RankReport report) const {
     if (settings_.reports.empty()) return;
     report.node = host_name();
@@ -220,6 +232,9 @@ class Rank {
 
   const Clock::time_point begin_ = Clock::now();
   const Inherited inherited_;
+#ifdef HEDDLE_WITH_JOBS
+  const jobs::OwnUse own_use_;
+#endif
   const std::string path_;
   const LaunchSettings settings_;
   GenOptions options_;

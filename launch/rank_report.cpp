@@ -35,7 +35,8 @@ constexpr const char* kSilent =
     "--export), or nodes that have no heddle or do not see the directory of the reports";
 
 struct Node {
-  std::uint64_t ranks = 0, guided = 0, probes = 0, opens = 0, microseconds = 0, cpu = 0;
+  std::uint64_t ranks = 0, guided = 0, starts_guided = 0, probes = 0, opens = 0, microseconds = 0,
+                cpu = 0;
   std::map<std::string, std::uint64_t> reasons;
 };
 
@@ -108,9 +109,9 @@ Result<void> write_report(const std::string& directory, const RankReport& r) {
   const Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600));
   // One write, so that the lines of a node's ranks do not mix.
   return write_all(fd.get(),
-                   fmt::format("{} {} {} {:d} {:d} {} {} {} {} {}\n", r.process, r.rank, r.size,
-                               r.guided, r.from_mount, r.libraries, r.probes, r.microseconds, r.cpu,
-                               escape_for_terminal(r.why)),
+                   fmt::format("{} {} {} {:d} {:d} {:d} {} {} {} {} {}\n", r.process, r.rank,
+                               r.size, r.guided, r.starts_guided, r.from_mount, r.libraries,
+                               r.probes, r.microseconds, r.cpu, escape_for_terminal(r.why)),
                    path);
 }
 
@@ -143,8 +144,8 @@ std::vector<RankReport> read_reports(const std::string& directory) {
     for (std::string line; std::getline(lines, line);) {
       RankReport r;
       std::istringstream words(line);
-      if (!(words >> r.process >> r.rank >> r.size >> r.guided >> r.from_mount >> r.libraries >>
-            r.probes >> r.microseconds >> r.cpu))
+      if (!(words >> r.process >> r.rank >> r.size >> r.guided >> r.starts_guided >> r.from_mount >>
+            r.libraries >> r.probes >> r.microseconds >> r.cpu))
         continue;
       std::getline(words >> std::ws, r.why);
       r.node = at->path().filename();
@@ -161,12 +162,13 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
   auto size = job.ranks;
   std::map<std::string, Node> nodes;
   std::set<std::uint64_t> ranks;
-  std::uint64_t guided = 0, probes = 0, opens = 0;
+  std::uint64_t guided = 0, starts_guided = 0, probes = 0, opens = 0;
   for (const auto& r : reports) {
     ranks.insert(r.rank);
     auto& node = nodes[r.node];
     ++node.ranks;
     node.guided += r.guided;
+    node.starts_guided += r.starts_guided;
     node.microseconds += r.microseconds;
     node.cpu += r.cpu;
     if (r.guided) node.probes += r.probes;
@@ -176,6 +178,7 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
   }
   for (const auto& [name, node] : nodes) {
     guided += node.guided;
+    starts_guided += node.starts_guided;
     probes += node.probes;
     opens += node.opens;
   }
@@ -186,11 +189,14 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
         seconds, status,
         status == 0 ? "none was given (fs-launch goes before mpirun or srun), " : "", kSilent);
   auto out = fmt::format(
-      "{} of {} ranks guided on {} node{} in {:.2f} s; {} failed look-ups and {} opens of "
+      "{} of {} ranks guided{} on {} node{} in {:.2f} s; {} failed look-ups and {} opens of "
       "libraries "
       "on their file system saved\n",
-      guided, std::max<std::uint64_t>(size, reports.size()), nodes.size(),
-      nodes.size() == 1 ? "" : "s", seconds, probes, opens);
+      guided, std::max<std::uint64_t>(size, reports.size()),
+      starts_guided == 0 ? ""
+                         : fmt::format(" ({} not, but the mapped programs that {})", starts_guided,
+                                       starts_guided == 1 ? "it starts" : "they start"),
+      nodes.size(), nodes.size() == 1 ? "" : "s", seconds, probes, opens);
   if (size > reports.size())
     out += fmt::format("{} rank{} did not report ({}{}): {}\n", size - reports.size(),
                        size - reports.size() == 1 ? "" : "s", missing_ranks(ranks, size),

@@ -20,7 +20,8 @@ struct RankReport {
   std::uint64_t rank = 0;
   std::uint64_t size = 0;  ///< of the job; 0: unknown
   bool guided = false;
-  bool from_mount = false;  ///< its libraries are in a mount that another rank started
+  bool starts_guided = false;  ///< it is not guided, but the mapped programs that it starts are
+  bool from_mount = false;     ///< its libraries are in a mount that another rank started
   std::uint64_t libraries = 0;
   std::uint64_t probes = 0;        ///< failed look-ups of an unguided start
   std::uint64_t microseconds = 0;  ///< from the agent's start to APP's

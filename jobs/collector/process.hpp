@@ -117,6 +117,8 @@ void write_digits(char* out, std::int64_t value, unsigned count);
 /// `directory` ends with a slash and has room for a file's name.
 TaskUsage read_task(char* directory, std::int64_t* own_before_io = nullptr);
 ProcessUsage read_process();
+/// Of this program alone, unlike getrusage(2), in KiB; -1: unknown.
+std::int64_t peak_memory();
 void fill(Usage& out, const rusage& from);
 void open_perf_events();
 

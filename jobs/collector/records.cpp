@@ -204,7 +204,9 @@ void write_end(int status) {
   body.perf_error = state.perf_error;
   body.behind = static_cast<std::int32_t>(record.before());
   body.failed_lookups = state.lookups ? state.lookups->failed : -1;
+  const auto peak = state.previous != 0 ? peak_memory() : -1;
   body.usage = read_process();
+  if (peak >= 0 && peak < body.usage.self.maxrss) body.usage.self.maxrss = peak;
   record.add(body);
   if (body.usage.task.num_threads > 1 || body.threads > 1) write_threads();
   record.append();

@@ -118,6 +118,16 @@ ProcessUsage read_process() {
   return out;
 }
 
+std::int64_t peak_memory() {
+  const ProcFile file("/proc/self/status");
+  for (const char* at = file.text; *at; ++at)
+    if (const char* value = behind(at, "\nVmHWM:")) {
+      const auto number = next_number(value);
+      return *value ? number : -1;  // else the text is cut there
+    }
+  return -1;
+}
+
 void open_perf_events() {
   static constexpr std::uint64_t kEvents[kPerfEvents] = {
       PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_TASK_CLOCK, PERF_COUNT_SW_PAGE_FAULTS,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // fs-launch before the launchers of one machine: what their ranks, their users and the machine see.
 
+#include "tests/jobs/archive_text.hpp"
 #include "tests/launch/launch_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
@@ -419,7 +420,8 @@ TEST_P(Launched, launches_within_launches_work) {
   const auto both =
       launch(launched(two({"sh", "-c", "true"}), {"--report"}), {"--report", "--map", map});
   EXPECT_THAT(both.err, HasSubstr("--report: the fs-launch around this one writes it"));
-  EXPECT_THAT(both.err, HasSubstr("0 of 2 ranks guided"));
+  EXPECT_THAT(both.err,
+              HasSubstr("0 of 2 ranks guided (2 not, but the mapped programs that they start)"));
   EXPECT_THAT(both.err, HasSubstr("not in the map"));
   const auto image = launch(launched(two({"true"}), {"--image", "/", "--dry-run"}), {"--map", map});
   EXPECT_THAT(image.err, HasSubstr("the image replaces --map"));
@@ -446,6 +448,32 @@ TEST_P(Launched, archive_of_a_job_whose_agents_are_killed_is_written) {
          "kill -KILL $(cat up.*); wait; ls jobs | wc -l; find spool -name job.json; "
          "tar -xOf jobs/*.tar.gz --wildcards '*job*.json' | grep -c '\"left\"'");
   EXPECT_EQ(ours.out, "1\n1\n") << ours.err;
+}
+
+TEST_P(Launched, job_does_not_count_what_heddle_does_to_start_a_rank) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 200});
+  options_.env.insert(options_.env.end(),
+                      {"HEDDLE_JOB_TO=" + dir_ / "jobs", "HEDDLE_JOB_SPOOL=" + dir_ / "spool"});
+  // The first launch resolves, the second finds all in the cache.
+  std::vector<JobRow> ranks;
+  for (int i = 0; i < 2; ++i) {
+    fs::remove_all(dir_ / "jobs");
+    fs::create_directory(dir_ / "jobs");
+    const auto ours = launch(one({farm.program}), {"--job"});
+    ASSERT_EQ(ours.status, 0) << ours.err;
+    const auto job = read_job(lines_of(sh("ls -d $PWD/jobs/*").out).at(0));
+    ASSERT_EQ(job.rows.size(), 1U);
+    ranks.push_back(job.rows[0]);
+    EXPECT_EQ(ranks[i]["generation"], "0");
+    // ld.so reads the head of each library, and that is the rank's.
+    EXPECT_GE(ranks[i].sum("rchar"), 200 * 832);
+    EXPECT_LT(ranks[i].sum("rchar"), 400 * 832);
+    EXPECT_GT(ranks[i].sum("usertime") + ranks[i].sum("systemtime"), 0);
+    EXPECT_LT(ranks[i].sum("rssmax"), 10'000);
+  }
+  const auto first = ranks[0].sum("rchar"), second = ranks[1].sum("rchar");
+  EXPECT_NEAR(static_cast<double>(first), static_cast<double>(second), 4096.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Launched,
