@@ -41,8 +41,10 @@ using nlohmann::json;
 using Words = std::vector<std::string>;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
+constexpr std::string_view kEnding = ".tar.gz";  // of archives
+
 struct Options {
-  std::string jobid;
+  std::string jobid, name;
   Collecting what;
   std::string to;  ///< empty: the working directory, or the one of a job that is left
   Words annotations;
@@ -60,6 +62,12 @@ void add_job(CLI::App& app, Options& o) {
   set_usage(app, "");
   app.add_option("--jobid", o.jobid, "The job (default: SLURM_JOB_ID, PBS_JOBID, or this session)")
       ->type_name("ID");
+}
+
+void add_name(CLI::App& app, Options& o, const std::string& otherwise) {
+  app.add_option("--name", o.name,
+                 "The job's name (default: SLURM_JOB_NAME, PBS_JOBNAME" + otherwise + ")")
+      ->type_name("NAME");
 }
 
 void add_what(CLI::App& app, Options& o) {
@@ -100,6 +108,7 @@ std::string archive_directory(const Options& o) {
 
 json new_job(const Spool& spool, const Options& o) {
   auto job = begin_metadata(spool.jobid());
+  if (!o.name.empty()) job["jobname"] = to_json_text(o.name);
   for (const auto& text : o.annotations) {
     const auto equals = text.find('=');
     job["annotations"][text.substr(0, equals)] = text.substr(equals + 1);
@@ -464,6 +473,7 @@ int run_command(int argc, char** argv) {
   CLI::App app("Run a command; write the archive of what it and its children did.", "fs-job run");
   add_job(app, o);
   set_usage(app, "fs-job run [OPTIONS] [--] COMMAND ARGS...");
+  add_name(app, o, ", or COMMAND's");
   add_what(app, o);
   app.add_option("--to", o.to, "Write the archive into this directory (default: .)")
       ->type_name("DIR");
@@ -474,6 +484,8 @@ int run_command(int argc, char** argv) {
   auto split = split_command_line(app, argc, argv);
   if (const int status = parse_options(app, std::move(split.options)); status >= 0) return status;
   if (split.command.empty()) return usage_error("fs-job run", "no command given");
+  if (o.name.empty() && scheduled_name().empty())
+    o.name = std::filesystem::path(split.command[0]).filename();
   auto run = RunJob::join(o);
   if (!run) {
     // Of a node among others.
@@ -488,6 +500,7 @@ int start_command(int argc, char** argv) {
   Options o;
   CLI::App app("Begin to collect a job on this node.", "fs-job start");
   add_job(app, o);
+  add_name(app, o, "");
   add_what(app, o);
   add_annotations(app, o);
   app.add_flag("-e,--error", o.strict, "Fail if the job was started already");
@@ -566,14 +579,20 @@ int stage_left(const Options& o) {
 
 }  // namespace
 
-std::set<std::string> archived_hosts(const std::string& jobid, const std::string& directory) {
-  constexpr std::string_view kEnding = ".tar.gz";
+std::set<std::string> archives_in(const std::string& directory) {
   std::set<std::string> out;
   std::error_code failed;
   for (std::filesystem::directory_iterator at(directory, failed), end; !failed && at != end;
-       at.increment(failed)) {
-    auto name = at->path().filename().string();
-    if (!name.starts_with(jobid + "-") || !name.ends_with(kEnding)) continue;
+       at.increment(failed))
+    if (auto name = at->path().filename().string(); name.ends_with(kEnding) && name[0] != '.')
+      out.insert(std::move(name));
+  return out;
+}
+
+std::set<std::string> archived_hosts(const std::string& jobid, const std::string& directory) {
+  std::set<std::string> out;
+  for (auto name : archives_in(directory)) {
+    if (!name.starts_with(jobid + "-")) continue;
     name.resize(name.size() - kEnding.size());
     // A host's second one has a number.
     const auto dot = name.find_last_not_of("0123456789");

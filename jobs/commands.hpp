@@ -30,6 +30,8 @@ int watch_command(int argc, char** argv);
 /// left nothing here, or some are alive after `limit`, which will write it.
 Result<bool> stage_killed_job(const std::string& jobid, std::chrono::milliseconds limit);
 
+/// The names of all archives, of any job, in `directory`.
+std::set<std::string> archives_in(const std::string& directory);
 /// The nodes of which `directory` has one of the job, in our layout.
 std::set<std::string> archived_hosts(const std::string& jobid, const std::string& directory);
 

@@ -400,6 +400,11 @@ std::optional<HetComponent> het_component() {
 
 std::int64_t restart_count() { return number_in(variable("SLURM_RESTART_COUNT")).value_or(0); }
 
+std::string scheduled_name() {
+  const auto name = variable("SLURM_JOB_NAME");
+  return name.empty() ? variable("PBS_JOBNAME") : name;
+}
+
 json begin_metadata(const std::string& jobid) {
   json job;
   job["heddle_job"] = 2;
@@ -416,8 +421,7 @@ json begin_metadata(const std::string& jobid) {
   job["user"] = to_json_text(user_name());
   std::error_code ignored;
   job["workdir"] = to_json_text(std::filesystem::current_path(ignored).string());
-  const auto name = variable("SLURM_JOB_NAME");
-  job["jobname"] = to_json_text(name.empty() ? variable("PBS_JOBNAME") : name);
+  job["jobname"] = to_json_text(scheduled_name());
   const auto component = het_component();
   const bool is_component = component && component->id == jobid;
   auto hosts = expand_hosts(is_component ? component->nodes : variable("SLURM_JOB_NODELIST"));

@@ -12,6 +12,9 @@
 
 namespace heddle::jobs {
 
+/// The name that a scheduler has for the job; empty: none.
+std::string scheduled_name();
+
 /// job.json at a job's start (docs/formats/job-archive.md).
 nlohmann::json begin_metadata(const std::string& jobid);
 /// SLURM_RESTART_COUNT, 0 without.

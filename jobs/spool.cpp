@@ -43,6 +43,14 @@ std::string session_id() {
   return "session-" + sid + "-" + start;
 }
 
+/// Its id; empty: there is none.
+std::string scheduled_job() {
+  std::string id;
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_JOB_ID"})
+    if (id.empty()) id = variable(name);
+  return id;
+}
+
 Result<std::string> collector_library() {
   const std::string bin = TRY(own_program_dir());
   const auto path = bin.substr(0, bin.rfind('/')) + "/lib/heddle/libheddle-job.so";
@@ -52,11 +60,12 @@ Result<std::string> collector_library() {
 
 }  // namespace
 
+bool is_in_scheduled_job() { return !scheduled_job().empty(); }
+
 Result<std::string> job_id(const std::string& given) {
   std::string id = given;
   if (const auto component = het_component(); component && id.empty()) id = component->id;
-  for (const char* name : {"SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_JOB_ID"})
-    if (id.empty()) id = variable(name);
+  if (id.empty()) id = scheduled_job();
   if (id.empty()) {
     id = session_id();
     warn("no SLURM_JOB_ID or PBS_JOBID: the job is " + id);

@@ -53,6 +53,9 @@ class Spool {
   std::string directory_;
 };
 
+/// Whether a scheduler has set a job's id in the environment.
+bool is_in_scheduled_job();
+
 /// Changes what is kept of a job that is not staged yet; of job_id(""), if `jobid` is empty. false:
 /// there is no such job on this node.
 Result<bool> change_running(const std::string& jobid,

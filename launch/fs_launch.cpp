@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -26,6 +28,7 @@
 #include "base/launch/app_process.hpp"
 #include "base/launch/rank.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/rank_mark.hpp"
 #include "base/run_directory.hpp"
 #include "base/run_main.hpp"
@@ -202,6 +205,9 @@ void apply_profile(Options& o) {
                "fs-launch profile edit " + name + " --mpi DIR"));
 }
 
+/// Which ends before its job begins, without --wait.
+bool is_sbatch(const std::string& launcher) { return launcher.ends_with("/sbatch"); }
+
 /// Becomes the launcher at `path`. Returns the exit status when that fails.
 int become_launcher(const Result<std::string>& path, const Words& command) {
   const int error = path ? execute({*path, command, Environment().entries()}) : path.error().code();
@@ -226,8 +232,13 @@ AppEnd run_launcher(const std::string& path, const Words& command, const std::st
   const auto end = value_or_throw(app.wait(signals));
   const std::chrono::duration<double> time = Clock::now() - begin;
   const SigpipeHeld held;
-  say_text("fs-launch: " + to_table(read_reports(reports), time.count(), watch.seen(), end.status) +
-           read_daemon_logs(reports));
+  const auto of_ranks = read_reports(reports);
+  const auto waits = [](const std::string& word) { return word == "--wait" || word == "-W"; };
+  if (is_sbatch(path) && of_ranks.empty() && std::ranges::none_of(command, waits))
+    say("the batch job has a report with sbatch --wait only");
+  else
+    say_text("fs-launch: " + to_table(of_ranks, time.count(), watch.seen(), end.status) +
+             read_daemon_logs(reports));
   return end;
 }
 
@@ -268,11 +279,9 @@ void prepare_job(LaunchSettings& settings) {
     return value && *value ? value : otherwise;
   };
   // Without a scheduler's each launch is a job of its own.
-  const bool is_named = std::ranges::any_of(
-      std::initializer_list<const char*>{"SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_JOB_ID"},
-      [](const char* name) { return std::getenv(name) != nullptr; });
-  settings.job = value_or_throw(
-      jobs::job_id(is_named ? "" : fmt::format("launch-{}-{}", jobs::now_us(), ::getpid())));
+  settings.job = value_or_throw(jobs::job_id(
+      jobs::is_in_scheduled_job() ? ""
+                                  : fmt::format("{}{}-{}", kOwnJob, jobs::now_us(), ::getpid())));
   settings.job_start = variable("HEDDLE_JOB_START", std::to_string(jobs::now_us()));
   std::error_code error;  // there is no working directory
   const std::filesystem::path given = variable("HEDDLE_JOB_TO", ".");
@@ -282,27 +291,39 @@ void prepare_job(LaunchSettings& settings) {
 }
 
 /// A launcher that is interrupted kills its ranks, and the agents that would write their node's
-/// archive. If none is left to do it, this node's is written here.
-void finish_job(const LaunchSettings& settings, AppEnd end, bool quiet) {
+/// archive. If none is left to do it, this node's is written here. `before`: the archives that were
+/// there when it began.
+void finish_job(const LaunchSettings& settings, const std::set<std::string>& before,
+                const std::string& launcher, AppEnd end, bool quiet) {
   const bool is_normal = end.status == 0 && end.signal == 0;
   const auto staged =
       jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
   if (!staged) return warn(staged.error());
   if (!*staged) return;
+  const auto named = [](const std::set<std::string>& names, const char* what) {
+    constexpr std::size_t kMostNamed = 8;
+    return escape_for_terminal(names.size() > kMostNamed
+                                   ? fmt::format("{} {}", names.size(), what)
+                                   : fmt::format("{}", fmt::join(names, ", ")));
+  };
   const auto hosts = jobs::archived_hosts(settings.job, settings.job_to);
+  std::string line = fmt::format("job {}: archives of {} are in {}", settings.job,
+                                 named(hosts, "nodes"), settings.job_to);
   if (hosts.empty()) {
-    warn("job " + settings.job + ": " + settings.job_to + " here has no archive of it");
-    return;
+    std::set<std::string> made;  // of a job that the launcher made
+    if (settings.job.starts_with(kOwnJob))
+      std::ranges::set_difference(jobs::archives_in(settings.job_to), before,
+                                  std::inserter(made, made.end()));
+    line = fmt::format("new in {}: {}", settings.job_to, named(made, "archives"));
+    if (made.empty() && is_normal && is_sbatch(launcher))
+      line = "when the batch job has run its archives are in " + settings.job_to;
+    else if (made.empty())
+      return warn("job " + settings.job + ": " + settings.job_to + " here has no archive of it");
   }
-  constexpr std::size_t kMostNamed = 8;
-  const auto whose = hosts.size() > kMostNamed ? fmt::format("{} nodes", hosts.size())
-                                               : fmt::format("{}", fmt::join(hosts, ", "));
+  const bool is_killed = end.signal != 0 || end.status >= 128;
   if (!quiet)
-    say(fmt::format("job {}: archives of {} are in {}{}", settings.job, escape_for_terminal(whose),
-                    settings.job_to,
-                    is_normal ? ""
-                              : "; fs-job stage --left writes that of a node whose agents were "
-                                "killed"));
+    say(line +
+        (is_killed ? "; fs-job stage --left writes that of a node whose agents were killed" : ""));
 }
 #endif
 
@@ -400,6 +421,28 @@ void inherit(LaunchSettings& own, const LaunchSettings& outer) {
   }
 }
 
+/// `fs-launch ./app` starts no rank. Not said of what may start some: scripts, and the system's
+/// programs, as shells are.
+void warn_of_no_launcher(const std::string& path, const Words& command) {
+  constexpr std::string_view kParts[] = {"run",    "mpiexec", "launch", "sbatch",
+                                         "salloc", "sub",     "flux"};
+  if (path.starts_with("/usr/") || path.starts_with("/bin/")) return;
+  for (const auto& word : command)
+    for (const auto part : kParts)
+      if (word.find(part) != word.npos) return;
+  char head[4] = {};
+  const auto file = open_regular(path);
+  if (!file || ::read(file->get(), head, sizeof head) != sizeof head ||
+      std::memcmp(head,
+                  "\x7f"
+                  "ELF",
+                  sizeof head) != 0)
+    return;
+  warn(Error(command[0], "is no launcher of ranks that fs-launch knows",
+             "only ranks that it starts are guided",
+             "fs-launch goes before mpirun or srun; one program: fs-gen " + command[0]));
+}
+
 AppEnd launch(Options& o) {
   const auto launcher = find_program(o.command[0]);
   if (!launcher) return {report_exec_failure(o.command[0], launcher.error().code())};
@@ -441,6 +484,7 @@ AppEnd launch(Options& o) {
   if (!o.ship.empty() && o.ship != "no" && o.settings.map.empty())
     return {usage_error("fs-launch", "--ship: needs a bundle as --map")};
   if (!o.quiet) warn_of_missing(o.settings);
+  if (!o.quiet && launcher) warn_of_no_launcher(*launcher, o.command);
   if (!o.settings.stage.empty() && o.settings.via == "direct")
     return {usage_error("fs-launch",
                         "--stage: not allowed with --via direct, where no mount serves copies")};
@@ -481,6 +525,7 @@ AppEnd launch(Options& o) {
   }
 #ifdef HEDDLE_WITH_JOBS
   if (o.job) prepare_job(o.settings);
+  const auto archives = jobs::archives_in(o.settings.job_to);
 #endif
   if (outer) inherit(o.settings, *outer);
   const auto hooks = hooks_for(o.settings, launcher.value_or(""), o.command);
@@ -495,7 +540,7 @@ AppEnd launch(Options& o) {
   if (!reports && !hold && !o.job) return {become_launcher(launcher, o.command)};
   const auto end = run_launcher(*launcher, o.command, reports ? reports->path() : "");
 #ifdef HEDDLE_WITH_JOBS
-  if (o.job) finish_job(o.settings, end, o.quiet);
+  if (o.job) finish_job(o.settings, archives, *launcher, end, o.quiet);
 #endif
   return end;
 }

@@ -9,6 +9,10 @@
 
 namespace heddle::launch {
 
+/// Begins the id of a job that no scheduler has numbered when fs-launch starts. Ranks that are in
+/// a scheduler's job by then are collected as that.
+inline constexpr std::string_view kOwnJob = "launch-";
+
 /// What fs-launch gives its ranks: the options of fs-gen of the same names, and where to report.
 struct LaunchSettings {
   std::string map;
@@ -21,9 +25,9 @@ struct LaunchSettings {
   std::string backend, source, hooks, mpi;  ///< as RankContainer's
   std::string hold;                         ///< encode_hold(); empty: the ranks do not wait
   std::string reports;                      ///< a directory that all nodes see; empty: no reports
-  std::string job;                          ///< id of the job that is collected; empty: none is
-  std::string job_start;                    ///< its start, microseconds since the epoch
-  std::string job_to;                       ///< the directory for its archives
+  std::string job;         ///< id of the job that is collected, or kOwnJob...; empty: none is
+  std::string job_start;   ///< its start, microseconds since the epoch
+  std::string job_to;      ///< the directory for its archives
   std::string step_check;  ///< check_step() decides for each step of Slurm's; empty: it does not
   std::string prolog;      ///< the user's own of srun; "none"; empty: the site's
   std::string ship;        ///< the engine of fs-ship that copies `map`; empty: none does

@@ -184,8 +184,10 @@ Result<void> LauncherLine::lose(const std::string& subject, const std::string& w
 Result<std::string> LauncherLine::examine_srun() {
   for (const auto& items : srun_exports(command_, srun_)) {
     bool all = false, audit = false, launch = false;
+    std::string better = "--export=ALL";
     for (const auto& item : items) {
       if (lower(item) == "none") break;
+      better += "," + item;
       all |= lower(item) == "all";
       audit |= item == kAudit;
       launch |= item == kLaunchVariable;
@@ -194,7 +196,7 @@ Result<std::string> LauncherLine::examine_srun() {
     }
     if (!all && !(audit && launch))
       TRY(lose(fmt::format("srun --export={}", fmt::join(items, ",")),
-               "keeps heddle's variables from the ranks", "they", "--export=ALL,..."));
+               "keeps heddle's variables from the ranks", "they", better));
   }
   return std::string();
 }

@@ -52,7 +52,10 @@ Result<Profile::Mpi> find_mpi(const Words& options) {
   argv.insert(argv.end(), options.begin(), options.end());
   const auto done = TRY(run_and_read(here + "/fs-resolve", argv, {.limit = kNoLimit}));
   const auto found = Json::parse(done.out, nullptr, false);
-  if (done.status != 0 || !found.is_array() || found.empty())
+  if (done.status != 0)  // it has said why
+    return fail("", "the profile is not made without the MPI installation", "",
+                "--mpi DIR names it");
+  if (!found.is_array() || found.empty())
     return fail("mpi", "no installation for the profile", "",
                 "fs-resolve mpi prints what is found; --mpi DIR names another prefix");
   const auto& first = found[0];
@@ -132,6 +135,8 @@ int run_create(const Options& o) {
 int run_list(const Options& o) {
   const auto selected = selected_profile();
   if (!selected) warn(selected.error());
+  constexpr auto kLine = "{} {:24} {:6} {:20} {:30} {}\n";
+  bool has_head = false;
   Json all = Json::array();
   int status = exit_done;
   Words seen;
@@ -154,11 +159,14 @@ int run_list(const Options& o) {
         continue;
       }
       const auto& mpi = profile->mpi;
-      const auto& container = profile->container;
-      fmt::print("{} {:24} {:6} {:20} {}\n", is_selected ? '*' : ' ', name,
-                 directory.is_system() ? "system" : "user",
-                 escape_for_terminal(mpi.family.empty() ? "-" : mpi.family + " " + mpi.version),
-                 escape_for_terminal(container.image.empty() ? "-" : container.image));
+      const auto cell = [](const std::string& text) {
+        return text.empty() ? "-" : escape_for_terminal(text);
+      };
+      if (!std::exchange(has_head, true))
+        fmt::print(kLine, ' ', "name", "level", "MPI", "map", "image");
+      fmt::print(kLine, is_selected ? '*' : ' ', name, directory.is_system() ? "system" : "user",
+                 cell(mpi.family.empty() ? "" : mpi.family + " " + mpi.version), cell(profile->map),
+                 cell(profile->container.image));
     }
   }
   if (o.json) fmt::print("{}\n", all.dump(2));

@@ -31,7 +31,9 @@
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/guided_run.hpp"
 #include "jobs/commands.hpp"
+#include "jobs/metadata.hpp"
 #include "jobs/own_use.hpp"
+#include "jobs/spool.hpp"
 #include "launch/hooks.hpp"
 #include "launch/profile.hpp"
 #include "launch/rank_container.hpp"
@@ -262,9 +264,15 @@ Result<Profile> take_profile(const std::string& path) {
 /// library of fs-job's runs its ranks.
 int run_collected(const std::string& agent, LaunchSettings settings, const std::string& path,
                   const std::vector<std::string>& command) {
-  ::setenv("HEDDLE_JOB_START", settings.job_start.c_str(), 1);
-  std::vector<std::string> words{"run",           "-q", "--jobid", settings.job, "--to",
-                                 settings.job_to, "--", agent,     kRankOption,  path};
+  std::vector<std::string> words{"run", "-q", "--to", settings.job_to};
+  // In a job that the launcher has made fs-launch does not know its id.
+  if (!settings.job.starts_with(kOwnJob) || !jobs::is_in_scheduled_job()) {
+    ::setenv("HEDDLE_JOB_START", settings.job_start.c_str(), 1);
+    words.insert(words.end(), {"--jobid", settings.job});
+  }
+  if (jobs::scheduled_name().empty())
+    words.insert(words.end(), {"--name", path.substr(path.rfind('/') + 1)});
+  words.insert(words.end(), {"--", agent, kRankOption, path});
   words.insert(words.end(), command.begin(), command.end());
   settings.job.clear();
   const auto pointers = to_c_array(words);

@@ -183,11 +183,9 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
     opens += node.opens;
   }
   if (reports.empty() && size == 0)
-    return fmt::format(
-        "no rank reported in {:.2f} s, and the launcher ended with {}: {}no ranks were started, or "
-        "{}\n",
-        seconds, status,
-        status == 0 ? "none was given (fs-launch goes before mpirun or srun), " : "", kSilent);
+    return fmt::format("no rank reported in {:.2f} s, and the launcher ended with {}{}\n", seconds,
+                       status,
+                       status == 0 ? fmt::format(": no ranks were started, or {}", kSilent) : "");
   auto out = fmt::format(
       "{} of {} ranks guided{} on {} node{} in {:.2f} s; {} failed look-ups and {} opens of "
       "libraries "

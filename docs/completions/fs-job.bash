@@ -28,11 +28,11 @@ _fs_job() {
     rca) ((COMP_CWORD < 2)) || words='-h --help --db --tag --model --json' ;;
     report) ((COMP_CWORD < 2)) || words='-h --help --db --tag --host --user --name --before --after --when --incomplete --order --limit --offset --feature -o --out' ;;
     retire) ((COMP_CWORD < 2)) || words='-h --help --db --days -n --dry-run -u --incomplete' ;;
-    run) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --to --annotate --epmt -q --quiet' ;;
+    run) ((COMP_CWORD < 2)) || words='-h --help --jobid --name --argv --lookups --perf --to --annotate --epmt -q --quiet' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --db --tree --threads --libs --files --limit --format' ;;
     source) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --shell --slurm' ;;
     stage) ((COMP_CWORD < 2)) || words='-h --help --jobid --to --epmt --left' ;;
-    start) ((COMP_CWORD < 2)) || words='-h --help --jobid --argv --lookups --perf --annotate -e --error' ;;
+    start) ((COMP_CWORD < 2)) || words='-h --help --jobid --name --argv --lookups --perf --annotate -e --error' ;;
     stop) ((COMP_CWORD < 2)) || words='-h --help --jobid --exit -e --error' ;;
     submit) ((COMP_CWORD < 2)) || words='-h --help --db -e --error -r --remove -n --dry-run -m --move-failed --trace' ;;
     tag) ((COMP_CWORD < 2)) || words='-h --help --db --replace' ;;

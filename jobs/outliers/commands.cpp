@@ -10,6 +10,7 @@
 #include "base/bounded_json.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
+#include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "jobs/outliers/features.hpp"
 #include "jobs/store/command_options.hpp"
@@ -113,6 +114,11 @@ int outliers_command(int argc, char** argv) {
         const auto database = open_store(url);
         const JobTable table = load_jobs(*database, selection, chosen(features));
         if (model.empty()) require_enough(table);
+        std::set<std::string> names;
+        for (const auto& one : table.jobs) names.insert(one.name);
+        if (names.size() > 1 && selection.names.empty() && model.empty())
+          warn(fmt::format("jobs of {} names are compared with each other: --name NAME",
+                           names.size()));
         References references;
         if (!model.empty()) references = load_model(*database, model).references;
         const auto marks = judge_jobs(table, model.empty() ? nullptr : &references);

@@ -472,6 +472,21 @@ std::optional<Metadata> metadata_of(const Files& files, const std::string& path)
 
 }  // namespace
 
+std::vector<std::string> archives_of(const std::string& path) {
+  std::error_code failed;
+  if (!std::filesystem::is_directory(path, failed)) return {path};
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    const auto name = entry.path().filename().string();
+    if (limit_of(name) > 0) return {path};
+    if (name[0] != '.' && (name.ends_with(".tar.gz") || name.ends_with(".tgz")))
+      out.push_back(entry.path());
+  }
+  if (out.empty()) throw Error(path, "no archive of a job", "it has no .tar.gz and no job.json");
+  std::ranges::sort(out);
+  return out;
+}
+
 Archive read_archive(const std::string& path) {
   Files files = read_files(path);
   Archive archive;

@@ -63,6 +63,10 @@ struct Archive {
 /// Throws Error with what is wrong with it.
 Archive read_archive(const std::string& path);
 
+/// The archives in `path`, if it is a directory that is none itself; else `path`. Throws Error if
+/// it has none.
+std::vector<std::string> archives_of(const std::string& path);
+
 /// Only its metadata.
 Metadata read_metadata(const std::string& path);
 /// Replaces the metadata of the archive or directory at `path` in one step.

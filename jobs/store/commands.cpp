@@ -98,7 +98,7 @@ int submit_command(int argc, char** argv) {
       argc, argv, "Store archives of jobs. One that is stored already changes nothing.",
       [&](CLI::App& app) {
         app.add_option("ARCHIVE", o.archives,
-                       "Archives of fs-job stage or of epmt (v2), or directories")
+                       "Archives of fs-job stage or of epmt (v2), or directories of them")
             ->required()
             ->type_name("");
         app.add_flag("-e,--error", o.strict, "Exit with 1 if one is in the database already");
@@ -121,7 +121,10 @@ int submit_command(int argc, char** argv) {
           return join_trace(*database, o);
         }
         int worst = exit_done;
-        for (const std::string& path : o.archives) {
+        std::vector<std::string> archives;
+        for (const std::string& path : o.archives)
+          std::ranges::move(archives_of(path), std::back_inserter(archives));
+        for (const std::string& path : archives) {
           try {
             worst = std::max(worst, submit_one(database.get(), path, o));
           } catch (const std::exception& error) {

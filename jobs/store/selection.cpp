@@ -212,15 +212,15 @@ std::int64_t find_job(Database& database, const std::string& name) {
   Selection selection;
   selection.jobs = {name};
   const auto rows = select_jobs(database, "id, cluster, jobid, start, username", selection);
-  if (rows.empty()) throw Error(name, "no such job");
+  if (rows.empty()) throw Error(name, "no such job", {}, "fs-job query lists the jobs");
   if (rows.size() == 1) return to_int(rows[0][0]);
   std::vector<std::string> which;
   for (const Row& row : rows)
-    which.push_back(fmt::format("{}{}@{} of {}",
+    which.push_back(fmt::format("{}{}@{} (of {})",
                                 to_text(row[1]).empty() ? "" : to_text(row[1]) + "/",
                                 to_text(row[2]), to_int(row[3]), to_text(row[4])));
   throw Error(name, fmt::format("{} jobs have this id", rows.size()), {},
-              escape_for_terminal(fmt::format("{}", fmt::join(which, ", "))));
+              "give one of " + escape_for_terminal(fmt::format("{}", fmt::join(which, ", "))));
 }
 
 std::int64_t parse_time(const std::string& text) {

@@ -11,6 +11,7 @@
 #include "base/find_program.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
+#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -67,7 +68,8 @@ class Collector {
     if (error) return fail_errno(path, "cannot resolve", error.value());
     if (seen.kind == FileKind::script) return add_script(path, seen.first_line, depth);
     if (seen.kind == FileKind::other)
-      return fail(path, "not a program", "neither an ELF file nor a #! script");
+      return fail(path, "not a program", "neither an ELF file nor a #! script",
+                  MapReader::open(path) ? "it is a map: fs-resolve show, lookup, verify" : "");
     if (seen.kind == FileKind::static_program)
       out_.notes.push_back(escape_for_terminal(path) + ": static program: nothing to resolve");
     else

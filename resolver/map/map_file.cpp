@@ -187,8 +187,10 @@ Error damaged(const std::string& path, std::string_view why) {
   return Error::with_code(EBADMSG, path, "damaged map", why, "rebuild it with fs-resolve build");
 }
 
+constexpr const char* kMakesMap = "fs-resolve build -o MAP APP makes one";
+
 Error no_regular_file(const std::string& path) {
-  return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file");
+  return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file", kMakesMap);
 }
 
 /// All bytes of the open file, copied: others may go on writing to it.
@@ -219,7 +221,7 @@ Result<std::string_view> pages_of(const std::string& path, std::string_view byte
   const auto trailer = bytes.substr(pages.size());
   if (trailer.size() < kSize || !trailer.starts_with(map_format::kMapMagic)) {
     if (looks_like_lmdb(bytes)) return fail(damaged(path, "its end is missing"));
-    return fail(Error::with_code(ENOEXEC, path, "not a heddle map"));
+    return fail(Error::with_code(ENOEXEC, path, "not a heddle map", "", kMakesMap));
   }
   std::uint32_t version = 0;
   std::uint32_t reserved = 0;

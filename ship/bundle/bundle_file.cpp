@@ -65,7 +65,8 @@ Result<Footer> read_bundle_footer(int file, const std::string& path) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return fail_errno(path, "cannot stat");
   if (!S_ISREG(status.st_mode) || !is_bundle(file))
-    return fail(Error::with_code(ENOEXEC, path, "not a heddle bundle"));
+    return fail(Error::with_code(ENOEXEC, path, "not a heddle bundle", "",
+                                 "fs-resolve pack MAP -o BUNDLE makes one"));
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (size < kHeadSize + kFooterSize) return damaged(path, "its end is missing");
   const auto head = TRY(read_piece(file, path, 0, kHeadSize));

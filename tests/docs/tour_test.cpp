@@ -156,7 +156,7 @@ TEST_P(Tour, each_command_prints_what_the_page_says) {
 constexpr const char* kPages[] = {
     "python.md",           "tutorial/1-start.md",     "tutorial/2-map.md",
     "tutorial/3-mount.md", "tutorial/4-container.md", "tutorial/5-record.md",
-    "tutorial/6-diff.md",  "tutorial/7-python.md"};
+    "tutorial/6-diff.md",  "tutorial/7-python.md",    "tutorial/8-launch.md"};
 INSTANTIATE_TEST_SUITE_P(Pages, Tour, ::testing::ValuesIn(kPages), [](const auto& each) {
   return std::regex_replace(std::string(each.param), std::regex("[^A-Za-z0-9]"), "_");
 });

@@ -166,6 +166,17 @@ TEST_F(FsLaunch, each_job_has_a_name_and_the_same_last_line) {
                 testing::MatchesRegex("fs-launch: job launch-[0-9-]+: archives of [^ ,]+ are in " +
                                       dir_ / "jobs"));
   EXPECT_EQ(sh("ls jobs | wc -l").out, "2\n");
+  options_.env.push_back("JOB=" + staged_program("fs-job"));
+  // Its name is the program's; all of a directory are submitted.
+  EXPECT_EQ(sh("for i in 1 2; do $FS_LAUNCH -q --job mpiexec.hydra -n 1 env true; done").status, 0);
+  const auto names =
+      sh("$JOB submit --db db jobs >/dev/null && $JOB query --db db --format csv --columns "
+         "jobname");
+  EXPECT_EQ(names.out, "jobname\ntrue\ntrue\nenv\nenv\n") << names.err;
+  EXPECT_THAT(sh("$JOB outliers --db db").err, HasSubstr("jobs of 2 names are compared"));
+  EXPECT_THAT(sh("mkdir none; $JOB submit --db db none").err,
+              HasSubstr("none: no archive of a job"));
+  EXPECT_EQ(lines_of(launch({"mpiexec.hydra", "-n", "1", "false"}, {"--job"}).err).size(), 1U);
   options_.env.emplace_back("HEDDLE_JOB_SPOOL=/dev/null");
   const auto none = launch({"mpiexec.hydra", "-n", "1", "true"}, {"--job"});
   EXPECT_EQ(none.status, 0);

@@ -88,6 +88,27 @@ TEST_F(OnNodes, static_and_setuid_ranks_are_counted) {
   }
 }
 
+TEST_F(OnNodes, job_that_the_launcher_makes_is_collected_by_its_number) {
+  if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
+  std::ofstream(dir_ / "batch") << "#!/bin/sh\nsrun -Q echo ran\n";
+  const auto job = [&](const std::string& line) {
+    auto done = cluster_->sh("rm -rf jobs; mkdir jobs; HEDDLE_JOB_TO=jobs " + fs_launch_ + line);
+    done.out = cluster_->sh("ls jobs").out;
+    return done;
+  };
+  const auto step = job(" --job srun -Q -N2 -n4 true");
+  EXPECT_THAT(step.out, testing::MatchesRegex("([0-9]+)-n1.tar.gz\n[0-9]+-n2.tar.gz\n"));
+  EXPECT_THAT(step.err, HasSubstr("-n1.tar.gz, ")) << step.err;
+  EXPECT_THAT(job(" --job salloc -Q -N2 sh -c 'srun -Q true; exit 3'").err, HasSubstr("/jobs: "));
+  const auto batch = job(" --job --report sbatch --wait -N2 -n2 batch");
+  EXPECT_THAT(batch.err, HasSubstr("2 of 2 ranks guided on 2 nodes"));
+  EXPECT_THAT(batch.err, HasSubstr("-n1.tar.gz, "));
+  const auto later = job(" --job --report sbatch -N2 -n2 batch");
+  EXPECT_EQ(lines_of(later.err).size(), 2U) << later.err;
+  EXPECT_THAT(later.err, HasSubstr("has a report with sbatch --wait only"));
+  EXPECT_THAT(later.err, HasSubstr("when the batch job has run its archives are in "));
+}
+
 /// A program whose libraries are in app.bundle alone. Result: what it prints.
 std::string make_bundle(Cluster& cluster, const std::string& bin, const std::string& directory) {
   const auto farm = ElfFarm::build(directory, {.libraries = 40});

@@ -316,7 +316,8 @@ TEST_F(ProfileCommand, makes_shows_edits_selects_and_deletes) {
   EXPECT_EQ(user_.load("a").value().container.image, "debian:13");
   EXPECT_EQ(user_.load("a").value().container.backend, "podman");
   ASSERT_EQ(run({"list"}), 0);
-  EXPECT_THAT(out_, AllOf(StartsWith("* a "), HasSubstr("debian:13")));
+  EXPECT_THAT(out_, AllOf(StartsWith("  name "), HasSubstr("\n* a "), HasSubstr(" /x.map "),
+                          HasSubstr("debian:13")));
   std::ofstream(dir_ / "heddle/profiles/broken.json") << "{";
   EXPECT_EQ(run({"list", "--json"}), 3);
   EXPECT_THAT(err_, HasSubstr("broken.json: no profile: no JSON at line 1"));
