@@ -341,13 +341,19 @@ Result<void> prepare_nodes(LaunchSettings& settings, const LineNodes& line,
   const bool is_first = count == 0 && !rank_from_environment();
   if (is_first && line.may_be_srun && find_program("srun"))
     plan_step_check(settings, engine, is_copied ? id : "", options.quiet);
-  if (options.dry_run) return {};
+  // sbcast does not copy to several jobs.
+  const bool copies = count > 1 && is_copied && het_components() < 2;
+  if (options.dry_run) {
+    std::string text;
+    if (count > 1) text = fmt::format("# srun asks the {} nodes whether they have heddle\n", count);
+    if (copies) text += fmt::format("# fs-ship copies the bundle to them: {}\n", engine);
+    return write_all(STDOUT_FILENO, text, "stdout");
+  }
   const std::string program = TRY(own_program());
   if (is_first) TRY(check_named_nodes(program, line));
   if (count < 2) return {};
   TRY(check_slurm_nodes(count));
-  // sbcast does not copy to several jobs.
-  if (!is_copied || het_components() > 1) return {};
+  if (!copies) return {};
   auto path = ship_bundle(settings.map, engine);
   if (path)
     settings.map = std::move(*path);

@@ -478,6 +478,7 @@ AppEnd launch(Options& o) {
                                          (is_named ? "--image" : "the profile's image") +
                                          ", in which fs-hook decides what the ranks get")};
   complete(o.settings);
+  if (o.quiet) o.settings.quiet = "yes";
   const bool is_contained = !o.settings.image.empty() || (outer && !outer->image.empty());
   if (!is_contained && !(o.settings.backend + o.settings.source).empty())
     return {usage_error("fs-launch", "--backend and --source: need --image")};

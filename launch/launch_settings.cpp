@@ -69,6 +69,7 @@ void for_each_field(Settings& s, const Each& each) {
   each("prolog", s.prolog);
   each("ship", s.ship);
   each("bundle", s.bundle);
+  each("quiet", s.quiet);
   each("signals", s.signals);
 }
 

@@ -32,6 +32,7 @@ struct LaunchSettings {
   std::string prolog;      ///< the user's own of srun; "none"; empty: the site's
   std::string ship;        ///< the engine of fs-ship that copies `map`; empty: none does
   std::string bundle;      ///< the id of `map`, if it may be copied
+  std::string quiet;       ///< not empty: fs-launch -q
   std::string signals;     ///< as restore_signals() takes them; empty: as they are
 };
 

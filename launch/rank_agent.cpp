@@ -135,8 +135,8 @@ class Rank {
     options_.command = std::move(command);
   }
 
-  /// Executes the rank guided, or returns why not.
-  std::string become_guided() {
+  /// Executes the rank guided, or returns why it is none that can be. Failure: it could not be.
+  Result<std::string> become_guided() {
     const auto cache = cache_for(options_);
     TempDir work;  // none, if possible: a rank that is killed now would leave it
     auto map = prepare_map(options_, path_, "", cache ? &*cache : nullptr);
@@ -146,14 +146,14 @@ class Rank {
     };
     if (map && map->mount && !map->file && has_content()) {
       auto made = make_work_dir();
-      if (!made) return made.error().message();
+      if (!made) return fail(made.error());
       work = std::move(*made);
       map = prepare_map(options_, path_, work.path() + "/map", cache ? &*cache : nullptr);
     }
-    if (!map) return map.error().message();
+    if (!map) return fail(map.error());
     if (!options_.map.empty() && map->app()) {
       const auto fits = check_cpu(*map, true);  // the auditor would notice too late for the report
-      if (!fits) return fits.error().message();
+      if (!fits) return fail(fits.error());
     }
     if (!has_content()) return map->unguided_reason;
     if (cache && !map->key.empty()) log_for_next_launch(cache->learn_log(map->key));
@@ -179,7 +179,7 @@ class Rank {
           say_to_launcher(std::move(line));
           restore();
         });
-    if (!done) return done.error().message();
+    if (!done) return fail(done.error());
     return Error::from_errno(path_, "cannot be executed guided", done->exec_error).message();
   }
 
@@ -198,12 +198,17 @@ class Rank {
     return enter_container(container, path_, options_.command);
   }
 
-  int become_unguided(const std::string& why) {
+  /// `warning`: a line for standard error, if any.
+  int become_unguided(const std::string& why, const Error* warning = nullptr) {
     ::unsetenv(learn_format::kVariable);
     RankReport line;
     line.why = why.empty() ? inherited_.messages() : why;
     say_to_launcher(std::move(line));
     restore();
+    if (warning) {
+      const SigpipeHeld held;
+      warn(*warning);
+    }
     const int error = execute({path_, options_.command, Environment().entries()});
     return report_exec_failure(options_.command[0], error);
   }
@@ -358,14 +363,20 @@ int become_rank(int argc, char** argv) {
   if (Environment().get("HEDDLE") == "off") why = "HEDDLE=off";
   if (settings && !settings->image.empty() && why != "HEDDLE=off")
     return rank.become_contained(profile);
+  std::optional<Error> warning;
   if (why.empty()) {
     try {
-      why = rank.become_guided();
+      const auto reason = rank.become_guided();
+      why = reason ? *reason : reason.error().message();
+      // One line of the job where no report tells that its map has no effect.
+      if (!reason && !settings->map.empty() && settings->quiet.empty() &&
+          settings->reports.empty() && rank_from_environment().value_or(0) == 0)
+        warning.emplace("", why, "ranks run unguided", "fs-launch --report counts them");
     } catch (const std::exception& error) {
       why = error.what();
     }
   }
-  return rank.become_unguided(why);
+  return rank.become_unguided(why, warning ? &*warning : nullptr);
 }
 
 }  // namespace heddle::launch

@@ -190,7 +190,7 @@ Error damaged(const std::string& path, std::string_view why) {
 constexpr const char* kMakesMap = "fs-resolve build -o MAP APP makes one";
 
 Error no_regular_file(const std::string& path) {
-  return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file", kMakesMap);
+  return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file");
 }
 
 /// All bytes of the open file, copied: others may go on writing to it.

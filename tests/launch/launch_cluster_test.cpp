@@ -137,6 +137,10 @@ TEST_F(OnNodes, bundle_is_shipped_once_and_libraries_are_not_read_from_their_fil
   EXPECT_THAT(result.err, HasSubstr("8 of 8 ranks guided on 4 nodes"));
   EXPECT_EQ(lines_of(cluster_->sh("cat one").out).size(), 4U);
   EXPECT_EQ(cluster_->sh("cmp one two").status, 0);
+  const auto plan =
+      cluster_->sh("salloc -Q -N4 " + fs_launch_ + " --dry-run --map app.bundle srun id");
+  EXPECT_THAT(plan.out, StartsWith("# srun asks the 4 nodes whether they have heddle\n"
+                                   "# fs-ship copies the bundle to them: sbcast\nLD_AUDIT="));
 }
 
 /// The bundle's file is gone once the nodes have their copies: no rank reads it.

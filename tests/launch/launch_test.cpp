@@ -450,6 +450,22 @@ TEST_P(Launched, archive_of_a_job_whose_agents_are_killed_is_written) {
   EXPECT_EQ(ours.out, "1\n1\n") << ours.err;
 }
 
+TEST_P(Launched, map_that_is_out_of_date_is_told_once) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 3});
+  const auto map = dir_ / "app.map";
+  run_checked({staged_program("fs-resolve"), "build", "-o", map, farm.program});
+  std::ofstream(farm.program, std::ios::app) << "x";
+  const auto told = launch(two({farm.program}), {"--map", map});
+  EXPECT_EQ(told.status, 0);
+  EXPECT_EQ(told.out, farm.output + farm.output);
+  EXPECT_EQ(lines_of(told.err).size(), 2U) << told.err;
+  EXPECT_THAT(told.err, HasSubstr("app.map is out of date"));
+  EXPECT_THAT(told.err, HasSubstr(": ranks run unguided\nhint: "));
+  EXPECT_EQ(launch(two({farm.program}), {"-q", "--map", map}).err, "");
+  const auto reported = launch(two({farm.program}), {"--report", "--map", map});
+  EXPECT_THAT(reported.err, Not(HasSubstr("warning")));
+}
+
 TEST_P(Launched, job_does_not_count_what_heddle_does_to_start_a_rank) {
   if (staged_program("fs-job").empty()) HEDDLE_SKIP("fs-job is not installed in $HEDDLE_STAGE");
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 200});
