@@ -7,10 +7,12 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 
 #include "base/escape.hpp"
+#include "base/open_regular.hpp"
 #include "base/output_file.hpp"
 #include "base/try.hpp"
 
@@ -198,6 +200,18 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
   // Other nodes may write to the directory at once, and epmt's name is the same on all.
   while (!TRY(file.commit_new(path.substr(directory.size() + 1)))) path = numbered(++number);
   return path;
+}
+
+bool is_of_launch(const std::string& path, const std::string& launch) {
+  auto file = open_regular(path);
+  if (!file) return false;
+  const gzFile gz = ::gzdopen(file->release(), "rb");
+  if (!gz) return false;
+  std::string head(std::size_t{4} << 20, '\0');  // job.json comes first
+  const int got = ::gzread(gz, head.data(), static_cast<unsigned>(head.size()));
+  ::gzclose(gz);
+  head.resize(static_cast<std::size_t>(std::max(got, 0)));
+  return head.find(fmt::format("\n \"launch\": \"{}\"", launch)) != head.npos;
 }
 
 }  // namespace heddle::jobs

@@ -16,4 +16,7 @@ enum class Layout : unsigned char { ours, epmt };
 Result<std::string> write_archive(const std::string& directory, const nlohmann::json& job,
                                   const Collated& collated, Layout layout);
 
+/// Whether `path` is an archive of what the fs-launch with this mark (job.json's `launch`) started.
+bool is_of_launch(const std::string& path, const std::string& launch);
+
 }  // namespace heddle::jobs

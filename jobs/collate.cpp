@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "base/fd.hpp"
@@ -60,6 +61,7 @@ struct Image {
   std::vector<std::string> args;
   std::optional<EndBody> end;
   bool by_exec = false;
+  bool told_exec = false;                        ///< by itself, before
   std::int64_t late_bytes = 0, late_writes = 0;  ///< of the end itself
   std::int64_t start_bytes = 0;                  ///< of the record
   std::int64_t others_io[7] =
@@ -71,6 +73,7 @@ struct Image {
 
 /// Any process of the user can write records: no number in them, and no sum, is above it. What is
 /// in nanoseconds or cycles can honestly be more (2,500 hours of CPU time), and is cut here.
+constexpr std::int64_t kExecRecord = sizeof(RecordHeader) + sizeof(EndBody);
 constexpr std::int64_t kMost = std::int64_t{1} << 53;
 
 Number known(std::int64_t value) { return value < 0 ? Number() : Number(std::min(value, kMost)); }
@@ -211,7 +214,7 @@ class Reader {
     add_up_io_of_others();
     std::vector<const Image*> order;
     for (const auto& image : images_)
-      if (image.begun || image.reaped) order.push_back(&image);
+      if ((image.begun || image.reaped) && (image.flags & kHeddle) == 0) order.push_back(&image);
     std::ranges::stable_sort(order, {}, &Image::start);
     for (const auto* image : order) add_row(*image);
     add_sizes();
@@ -314,9 +317,14 @@ class Reader {
         const auto body = take<EndBody>(rest);
         if (!body) return false;
         auto& to = image(header);
-        if (header.type == RecordType::exec && to.end) return true;  // a reused pid
+        const bool is_exec = header.type == RecordType::exec;
+        const bool is_before = is_exec && (header.flags & kBefore) != 0;
+        // The process has told it; or its pid was used again. Of several the last succeeded.
+        if (is_exec && to.end && !(to.told_exec && is_before)) return true;
         to.end = *body;
-        to.by_exec = header.type == RecordType::exec;
+        to.by_exec = is_exec;
+        to.told_exec = is_before;
+        if (is_exec) return true;
         to.late_bytes += header.size + std::clamp<std::int64_t>(body->behind, 0, kMostRecord);
         ++to.late_writes;
         add_tasks(to);
@@ -354,8 +362,16 @@ class Reader {
     return false;
   }
 
-  /// The program that was to execute another one ended by itself.
+  /// The program that was to execute another one ended by itself, or was killed.
   void drop_failed_execs() {
+    std::set<std::pair<std::int32_t, std::int64_t>> executed;
+    for (const auto& image : images_)
+      if (image.begun) executed.emplace(image.pid, image.begun->previous);
+    for (auto& image : images_)
+      if (image.told_exec && !executed.contains({image.pid, image.start})) {
+        image.end.reset();
+        image.by_exec = image.told_exec = false;
+      }
     for (auto& image : images_) {
       if (!image.begun || (image.flags & kForeign) == 0) continue;
       const auto before = index_.find({image.pid, image.begun->previous});
@@ -433,6 +449,19 @@ class Reader {
         children_.emplace(images_[i].begun->ppid, i);
   }
 
+  /// What the kernel had counted when the program `before` executed the next one.
+  static Metrics counted_before(const Image& before) {
+    const auto& usage = before.end->usage;
+    auto out = totals(usage);
+    // The collector's own in the next program is counted from there.
+    if (before.told_exec) {
+      const std::int64_t late[] = {usage.late_io[0], kExecRecord, usage.late_io[1], 1};
+      for (unsigned i = 0; i < 4; ++i)
+        if (auto& io = out[k_io + i]) io = std::min(usage.task.io[i] + late[i], kMost);
+    }
+    return out;
+  }
+
   const Image* previous(const Image& image) const {
     if (!image.begun || image.begun->previous <= 0) return nullptr;
     const auto at = index_.find({image.pid, image.begun->previous});
@@ -488,15 +517,14 @@ class Reader {
     } else {
       row.ppid = image.reaped->parent;
     }
-    // One without a start was heddle's (OwnUse).
-    for (const auto* before = previous(image); before && before->begun && row.generation < 10'000;
-         before = previous(*before))
-      ++row.generation;
+    int steps = 0;
+    for (const auto* one = previous(image); one && ++steps < 10'000; one = previous(*one))
+      if ((one->flags & kHeddle) == 0) ++row.generation;
     if (image.flags & kArgsCut) row.marks.emplace_back("args");
     const auto* before = previous(image);
     if (image.end) {
       const auto& end = *image.end;
-      const auto base = before ? totals(before->end->usage) : Metrics();
+      const auto base = before ? counted_before(*before) : Metrics();
       row.threads = threads_of(image, before ? &base : nullptr);
       row.finish = end.usage.time;
       row.pgid = end.pgid;

@@ -30,6 +30,7 @@
 #include "jobs/collate.hpp"
 #include "jobs/collector/record_format.hpp"
 #include "jobs/metadata.hpp"
+#include "jobs/own_use.hpp"
 #include "jobs/spool.hpp"
 
 extern char** environ;
@@ -44,7 +45,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 constexpr std::string_view kEnding = ".tar.gz";  // of archives
 
 struct Options {
-  std::string jobid, name;
+  std::string jobid, name, launch;
   Collecting what;
   std::string to;  ///< empty: the working directory, or the one of a job that is left
   Words annotations;
@@ -109,6 +110,7 @@ std::string archive_directory(const Options& o) {
 json new_job(const Spool& spool, const Options& o) {
   auto job = begin_metadata(spool.jobid());
   if (!o.name.empty()) job["jobname"] = to_json_text(o.name);
+  if (!o.launch.empty()) job["launch"] = to_json_text(o.launch);
   for (const auto& text : o.annotations) {
     const auto equals = text.find('=');
     job["annotations"][text.substr(0, equals)] = text.substr(equals + 1);
@@ -381,22 +383,7 @@ void append_start(const Spool& spool, const Collecting& what, pid_t pid, std::in
   body.ppid = ::getpid();
   body.pgid = ::getpgid(pid);
   body.sid = ::getsid(pid);
-  const auto real = std::filesystem::canonical(path, failed).string();
-  RecordHeader header{kRecordMagic, 0, RecordType::start, kForeign, pid, 0, start};
-  std::string record(sizeof header, '\0');
-  record.append(reinterpret_cast<const char*>(&body), sizeof body);
-  record += (failed || real.size() > kMostRecord / 2 ? path.substr(0, kMostRecord / 2) : real);
-  record.append(3, '\0');  // no tags, no container
-  for (std::size_t i = 1; what.argv == "full" && i < command.size(); ++i) {
-    if (record.size() + command[i].size() >= kMostRecord) {
-      header.flags |= kArgsCut;
-      break;
-    }
-    record += command[i] + '\0';
-  }
-  header.size = static_cast<std::uint16_t>(record.size());
-  std::memcpy(record.data(), &header, sizeof header);
-  append(spool, record);
+  append(spool, foreign_start(what.argv == "full" ? 'f' : 'n', pid, start, body, path, command));
 }
 
 /// The record of the command itself, which this process waited for.
@@ -474,6 +461,7 @@ int run_command(int argc, char** argv) {
   add_job(app, o);
   set_usage(app, "fs-job run [OPTIONS] [--] COMMAND ARGS...");
   add_name(app, o, ", or COMMAND's");
+  app.add_option("--launch", o.launch, "The mark of the fs-launch that calls")->group("");
   add_what(app, o);
   app.add_option("--to", o.to, "Write the archive into this directory (default: .)")
       ->type_name("DIR");
@@ -578,6 +566,15 @@ int stage_left(const Options& o) {
 }
 
 }  // namespace
+
+std::vector<std::string> jobs_of_launch(const std::string& launch) {
+  std::vector<std::string> out;
+  for (auto& id : Spool::ids())
+    if (const auto job = Spool::at(id).read();
+        job && job->is_object() && job->value("launch", json()) == launch)
+      out.push_back(std::move(id));
+  return out;
+}
 
 std::set<std::string> archives_in(const std::string& directory) {
   std::set<std::string> out;

@@ -5,6 +5,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 
@@ -24,6 +25,9 @@ int stop_command(int argc, char** argv);
 int source_command(int argc, char** argv);
 int stage_command(int argc, char** argv);
 int watch_command(int argc, char** argv);
+
+/// Of jobs on this node that have ranks of the fs-launch with this mark.
+std::vector<std::string> jobs_of_launch(const std::string& launch);
 
 /// Writes this node's archive of a job whose `fs-job run`s were killed before they could, or could
 /// not. Result: false: it cannot be written, as one of them has said; true: it is written, the job

@@ -36,6 +36,7 @@
 #include "base/try.hpp"
 #include "fsgen/doctor.hpp"
 #include "fsgen/guided_environment.hpp"
+#include "jobs/archive.hpp"
 #include "jobs/commands.hpp"
 #include "jobs/metadata.hpp"
 #include "jobs/spool.hpp"
@@ -234,7 +235,8 @@ AppEnd run_launcher(const std::string& path, const Words& command, const std::st
   const SigpipeHeld held;
   const auto of_ranks = read_reports(reports);
   const auto waits = [](const std::string& word) { return word == "--wait" || word == "-W"; };
-  if (is_sbatch(path) && of_ranks.empty() && std::ranges::none_of(command, waits))
+  if (is_sbatch(path) && end.status == 0 && of_ranks.empty() &&
+      std::ranges::none_of(command, waits))
     say("the batch job has a report with sbatch --wait only");
   else
     say_text("fs-launch: " + to_table(of_ranks, time.count(), watch.seen(), end.status) +
@@ -296,10 +298,15 @@ void prepare_job(LaunchSettings& settings) {
 void finish_job(const LaunchSettings& settings, const std::set<std::string>& before,
                 const std::string& launcher, AppEnd end, bool quiet) {
   const bool is_normal = end.status == 0 && end.signal == 0;
-  const auto staged =
-      jobs::stage_killed_job(settings.job, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
-  if (!staged) return warn(staged.error());
-  if (!*staged) return;
+  // Ranks in a job that the launcher made are collected as that.
+  auto ids = jobs::jobs_of_launch(settings.job_start);
+  if (std::ranges::count(ids, settings.job) == 0) ids.push_back(settings.job);
+  for (const auto& id : ids) {
+    const auto staged =
+        jobs::stage_killed_job(id, is_normal ? std::chrono::seconds(0) : kAgentsEnd);
+    if (!staged) return warn(staged.error());
+    if (!*staged) return;
+  }
   const auto named = [](const std::set<std::string>& names, const char* what) {
     constexpr std::size_t kMostNamed = 8;
     return escape_for_terminal(names.size() > kMostNamed
@@ -310,20 +317,23 @@ void finish_job(const LaunchSettings& settings, const std::set<std::string>& bef
   std::string line = fmt::format("job {}: archives of {} are in {}", settings.job,
                                  named(hosts, "nodes"), settings.job_to);
   if (hosts.empty()) {
-    std::set<std::string> made;  // of a job that the launcher made
-    if (settings.job.starts_with(kOwnJob))
-      std::ranges::set_difference(jobs::archives_in(settings.job_to), before,
-                                  std::inserter(made, made.end()));
+    std::set<std::string> made;
+    for (const auto& name : jobs::archives_in(settings.job_to))
+      if (!before.contains(name) &&
+          jobs::is_of_launch(settings.job_to + "/" + name, settings.job_start))
+        made.insert(name);
     line = fmt::format("new in {}: {}", settings.job_to, named(made, "archives"));
     if (made.empty() && is_normal && is_sbatch(launcher))
       line = "when the batch job has run its archives are in " + settings.job_to;
     else if (made.empty())
       return warn("job " + settings.job + ": " + settings.job_to + " here has no archive of it");
   }
-  const bool is_killed = end.signal != 0 || end.status >= 128;
+  // Of ranks on this node alone none is missing.
+  const bool is_here = !jobs::is_in_scheduled_job() && hosts == std::set{host_name()};
   if (!quiet)
-    say(line +
-        (is_killed ? "; fs-job stage --left writes that of a node whose agents were killed" : ""));
+    say(line + (is_normal || is_here
+                    ? ""
+                    : "; fs-job stage --left writes that of a node whose agents were killed"));
 }
 #endif
 
@@ -526,7 +536,6 @@ AppEnd launch(Options& o) {
   }
 #ifdef HEDDLE_WITH_JOBS
   if (o.job) prepare_job(o.settings);
-  const auto archives = jobs::archives_in(o.settings.job_to);
 #endif
   if (outer) inherit(o.settings, *outer);
   const auto hooks = hooks_for(o.settings, launcher.value_or(""), o.command);
@@ -537,6 +546,9 @@ AppEnd launch(Options& o) {
     print_plan(*hooks, o.command);
     return {};
   }
+#ifdef HEDDLE_WITH_JOBS
+  const auto archives = o.job ? jobs::archives_in(o.settings.job_to) : std::set<std::string>();
+#endif
   for (const auto& [name, value] : hooks->variables) ::setenv(name.c_str(), value.c_str(), 1);
   if (!reports && !hold && !o.job) return {become_launcher(launcher, o.command)};
   const auto end = run_launcher(*launcher, o.command, reports ? reports->path() : "");

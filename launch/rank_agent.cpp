@@ -168,6 +168,8 @@ class Rank {
           if (!report.guided && !map->content.programs.empty()) {
             line.starts_guided = true;
             line.why += " (" + path_ + "): mapped programs that it starts are guided";
+          } else if (report.probes_without == 0 && map->content.programs.size() > 1) {
+            line.why = "mapped programs that it starts are guided, and not counted";
           }
           if (map->unguided_reason.empty())  // else no way would have guided it
             for (const auto& way : report.passed_over)
@@ -187,7 +189,7 @@ class Rank {
     RankReport line;
     line.why = "fs-hook serves it in a container of " + settings_.image;
     say_to_launcher(std::move(line));
-    restore();
+    restore("");  // a container's engine
     if (!profile) {
       report(profile.error());
       return 126;
@@ -214,11 +216,12 @@ class Rank {
   }
 
  private:
-  /// Last before the exec.
-  void restore() const {
+  /// Last before the exec of the rank's program, or of `path`.
+  void restore() const { restore(path_); }
+  void restore(const std::string& path) const {
     inherited_.restore();
 #ifdef HEDDLE_WITH_JOBS
-    own_use_.end();
+    own_use_.end(path, options_.command);
 #endif
   }
   void say_to_launcher(RankReport report) const {
@@ -269,9 +272,13 @@ Result<Profile> take_profile(const std::string& path) {
 /// library of fs-job's runs its ranks.
 int run_collected(const std::string& agent, LaunchSettings settings, const std::string& path,
                   const std::vector<std::string>& command) {
-  std::vector<std::string> words{"run", "-q", "--to", settings.job_to};
+  std::vector<std::string> words{"run",           "-q",       "--to",
+                                 settings.job_to, "--launch", settings.job_start};
   // In a job that the launcher has made fs-launch does not know its id.
-  if (!settings.job.starts_with(kOwnJob) || !jobs::is_in_scheduled_job()) {
+  const bool is_made = jobs::is_in_scheduled_job() &&
+                       (settings.job.starts_with(kOwnJob) ||
+                        (!jobs::het_component() && jobs::job_id("").value_or("") != settings.job));
+  if (!is_made) {
     ::setenv("HEDDLE_JOB_START", settings.job_start.c_str(), 1);
     words.insert(words.end(), {"--jobid", settings.job});
   }

@@ -191,9 +191,10 @@ std::string to_table(const std::vector<RankReport>& reports, double seconds, con
       "libraries "
       "on their file system saved\n",
       guided, std::max<std::uint64_t>(size, reports.size()),
-      starts_guided == 0 ? ""
-                         : fmt::format(" ({} not, but the mapped programs that {})", starts_guided,
-                                       starts_guided == 1 ? "it starts" : "they start"),
+      starts_guided == 0
+          ? ""
+          : fmt::format(" (of {} only mapped programs that {}, if any)", starts_guided,
+                        starts_guided == 1 ? "it starts" : "they start"),
       nodes.size(), nodes.size() == 1 ? "" : "s", seconds, probes, opens);
   if (size > reports.size())
     out += fmt::format("{} rank{} did not report ({}{}): {}\n", size - reports.size(),

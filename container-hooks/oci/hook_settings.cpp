@@ -229,7 +229,7 @@ Result<void> install_hook(const InstallSettings& settings) {
   const auto json = for_hooks ? podman_hook(program, hook) : cdi_spec(program, hook);
   TRY(write_output(hook.hook_file, to_text(json, 2) + "\n"));
   if (hook.log.starts_with('/')) (void)make_directory_to_write(directory_of(hook.log), 0755);
-  if (for_hooks && directory != "/usr/share/containers/oci/hooks.d")
+  if (for_hooks && settings.directory.empty() && directory != "/usr/share/containers/oci/hooks.d")
     say("note: podman reads it only with --hooks-dir " + escape_for_terminal(directory) +
         ", or hooks_dir in containers.conf");
   return print(hook.hook_file + "\n");

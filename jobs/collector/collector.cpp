@@ -9,8 +9,8 @@
 //
 // The program must not notice: no descriptor stays open, nothing is allocated, a failure is a
 // missing record. What it does not do: wrap threads (what ended ones used is the process's total
-// less that of the living), handle signals. Exec is interposed only for programs that this library
-// cannot be in; any other tells what this one had used until then, by kJobVariable.
+// less that of the living), handle signals. Exec is interposed for what ends there, and for
+// programs that this library cannot be in.
 //
 // This unit has a process's start, its forks and its end.
 
@@ -92,7 +92,7 @@ void exited(int status, void*) { write_end(status & 0xff); }
 
 void forked() {
   state.pid = own_id(__NR_getpid);
-  state.start = now_us();
+  state.start = real_time_us();
   state.cycles = cycles();
   state.previous = 0;
   state.threads = 1;
@@ -121,12 +121,12 @@ __attribute__((constructor)) void begin(int argc, char** argv, char** envp) {
   state.argc = argc;
   state.argv = argv;
   state.pid = own_id(__NR_getpid);
-  state.start = now_us();
+  state.start = real_time_us();
   state.cycles = cycles();
   char* const self = at + kModes + 1;
   if (read_digits(self, kPidDigits) == state.pid) {
     state.previous = read_digits(self + kPidDigits, kStartDigits);
-    write_exec(state.previous);
+    write_exec(state.previous, 0);
   }
   write_digits(self, state.pid, kPidDigits);
   write_digits(self + kPidDigits, state.start, kStartDigits);

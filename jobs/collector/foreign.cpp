@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Programs that this library cannot be in: the process that executes or spawns one tells its start.
+// Before a program executes another one; and those that this library cannot be in, whose start the
+// process tells that executes or spawns one.
 
 #include <elf.h>
 
@@ -96,9 +97,14 @@ void before_exec(const char* path, char* const* argv) {
   if (!state.variable || state.sandboxed || !path) return;
   const int pid = own_id(__NR_getpid);
   const bool is_own = pid == state.pid;
-  if (!is_foreign(path, real, is_own)) return;
-  if (is_own && !state.forked) write_exec(state.start);
-  write_foreign(pid, own_id(__NR_getppid), is_own ? state.start : 0, now_us(), real, argv, is_own);
+  const bool foreign = is_foreign(path, real, is_own);
+  // Of a forked child the start is told with its end.
+  if (is_own && !state.forked &&
+      (foreign || syscall6(__NR_faccessat, AT_FDCWD, as_long(path), X_OK) == 0))
+    write_exec(state.start, kBefore);
+  if (foreign)
+    write_foreign(pid, own_id(__NR_getppid), is_own ? state.start : 0, real_time_us(), real, argv,
+                  is_own);
 }
 
 }  // namespace
@@ -178,7 +184,7 @@ int spawn(Spawn* function, const char* path, pid_t* pid, const char* file, const
   if (!function) return 38;  // ENOSYS
   pid_t unused = 0;
   pid_t* const at = pid ? pid : &unused;
-  const auto start = now_us();
+  const auto start = real_time_us();
   const int result = function(at, file, actions, attributes, argv, envp);
   char real[kLongestPath];
   if (result == 0 && state.variable && !state.sandboxed && path && is_foreign(path, real, true))

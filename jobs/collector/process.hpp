@@ -77,7 +77,7 @@ inline bool is_us(const link_map& map) {
   return map.l_addr == reinterpret_cast<unsigned long>(__ehdr_start);
 }
 
-inline std::int64_t now_us() {
+inline std::int64_t real_time_us() {
   timespec now{};
   syscall6(__NR_clock_gettime, CLOCK_REALTIME, as_long(&now));
   return now.tv_sec * 1000000 + now.tv_nsec / 1000;
@@ -116,9 +116,8 @@ void write_digits(char* out, std::int64_t value, unsigned count);
 
 /// `directory` ends with a slash and has room for a file's name.
 TaskUsage read_task(char* directory, std::int64_t* own_before_io = nullptr);
-ProcessUsage read_process();
-/// Of this program alone, unlike getrusage(2), in KiB; -1: unknown.
-std::int64_t peak_memory();
+/// `is_same`: of the program that is executed now, and not of the one before.
+ProcessUsage read_process(bool is_same = true);
 void fill(Usage& out, const rusage& from);
 void open_perf_events();
 
@@ -128,8 +127,9 @@ void write_start();
 /// Appends what this process did. Once; not in a child that shares its parent's memory (vfork), and
 /// not where a system call may be the last (seccomp).
 void write_end(int status);
-/// Of the program, begun at `start`, that this process executed before another one.
-void write_exec(std::int64_t start);
+/// Of the program, begun at `start`, that this process executed before another one. `flags`: of a
+/// record.
+void write_exec(std::int64_t start, unsigned flags);
 /// The end of a child, as wait4(2) tells it.
 void write_reaped(pid_t pid, int status, const rusage& usage);
 /// The start of a program that this library cannot be in. `own`: by this process, not in a vfork.

@@ -11,8 +11,8 @@
 //   start      from the constructor; of a forked child together with its end; of a static or setuid
 //              program from the process that executes it, which may fail
 //   end        at exit
-//   exec       by the program that the process executed next, or before such a one: what the
-//              process had used by then
+//   exec       what the process had used by then: by the program itself before it executes the
+//              next, so that what ld.so does is the next one's, and by that one
 //   threads    more threads of the end
 //   libraries  what was loaded at the end
 // and `reaped`, by its parent, with pid alone. -1 is an unknown number.
@@ -46,6 +46,8 @@ enum RecordFlag : std::uint8_t {
   kArgsCut = 2,  ///< start: not all arguments
   kLookups = 4,  ///< libraries: (name, path, failed) as the auditor saw them; else paths
   kForeign = 8,  ///< start: of a program that cannot tell it, by the one that executes it
+  kHeddle = 32,  ///< start: of a program of heddle's, which is none of the job
+  kBefore = 16,  ///< exec: by the program itself; only what ended it tells whether it succeeded
 };
 
 struct RecordHeader {

@@ -204,24 +204,22 @@ void write_end(int status) {
   body.perf_error = state.perf_error;
   body.behind = static_cast<std::int32_t>(record.before());
   body.failed_lookups = state.lookups ? state.lookups->failed : -1;
-  const auto peak = state.previous != 0 ? peak_memory() : -1;
   body.usage = read_process();
-  if (peak >= 0 && peak < body.usage.self.maxrss) body.usage.self.maxrss = peak;
   record.add(body);
   if (body.usage.task.num_threads > 1 || body.threads > 1) write_threads();
   record.append();
 }
 
-void write_exec(std::int64_t start) {
+void write_exec(std::int64_t start, unsigned flags) {
   RecordOf<sizeof(RecordHeader) + sizeof(EndBody)> told;
-  told.begin(RecordType::exec, state.pid, start);
+  told.begin(RecordType::exec, state.pid, start, flags);
   EndBody body{};
   body.status = -1;
   body.ppid = own_id(__NR_getppid);
   body.pgid = own_id(__NR_getpgid);
   body.sid = own_id(__NR_getsid);
   body.failed_lookups = -1;
-  body.usage = read_process();
+  body.usage = read_process(flags != 0);
   told.add(body);
   told.append();
 }
@@ -232,7 +230,7 @@ void write_reaped(pid_t pid, int status, const rusage& usage) {
   RecordOf<sizeof(RecordHeader) + sizeof(ReapedBody)> reaped;
   reaped.begin(RecordType::reaped, pid, 0);
   ReapedBody body{};
-  body.time = now_us();
+  body.time = real_time_us();
   body.parent = state.pid;
   body.parent_start = state.start;
   body.status = status;

@@ -29,6 +29,33 @@ Usage read_usage(int who) {
   return out;
 }
 
+/// Of this program alone, in KiB; -1: unknown.
+std::int64_t peak_memory() {
+  const long fd =
+      syscall6(__NR_openat, AT_FDCWD, as_long("/proc/self/status"), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  // In pieces, since there may be many groups; the end of each, which may be half a line, is put
+  // before the next one.
+  char text[512];
+  unsigned kept = 0;
+  std::int64_t out = -1;
+  for (long n; out < 0 && (n = syscall6(__NR_read, fd, as_long(text + kept),
+                                        static_cast<long>(sizeof text - 1 - kept))) > 0;) {
+    count_own(0, n);
+    const unsigned size = kept + static_cast<unsigned>(n);
+    text[size] = '\0';
+    for (const char* at = text; *at && out < 0; ++at)
+      if (const char* value = behind(at, "\nVmHWM:")) {
+        const auto number = next_number(value);
+        if (*value) out = number;
+      }
+    kept = size < 64 ? size : 64;
+    for (unsigned i = 0; i < kept; ++i) text[i] = text[size - kept + i];
+  }
+  syscall6(__NR_close, fd);
+  return out;
+}
+
 }  // namespace
 
 std::int64_t next_number(const char*& at) {
@@ -96,19 +123,22 @@ void fill(Usage& out, const rusage& from) {
   out.nivcsw = from.ru_nivcsw;
 }
 
-ProcessUsage read_process() {
+ProcessUsage read_process(bool is_same) {
   ProcessUsage out{};
+  const auto peak = is_same ? peak_memory() : -1;
   out.cycles = cycles();
   char directory[64] = "/proc/self/";
   out.task = read_task(directory, out.own_io);
   for (unsigned i = 0; i < 2; ++i)
     out.late_io[i] = __atomic_load_n(&state.own_io[2 * i], __ATOMIC_RELAXED) - out.own_io[2 * i];
   out.self = read_usage(RUSAGE_SELF);
+  // getrusage(2) has that of the programs before, and of the process that it was forked from.
+  if (peak >= 0 && peak < out.self.maxrss) out.self.maxrss = peak;
   out.children = read_usage(RUSAGE_CHILDREN);
   timespec cpu{};
   syscall6(__NR_clock_gettime, CLOCK_PROCESS_CPUTIME_ID, as_long(&cpu));
   out.cpu_ns = cpu.tv_sec * 1000000000 + cpu.tv_nsec;
-  out.time = now_us();
+  out.time = real_time_us();
   for (unsigned i = 0; i < kPerfEvents; ++i) {
     std::int64_t value = -1;
     if (state.perf[i] >= 0 && syscall6(__NR_read, state.perf[i], as_long(&value), 8) != 8)
@@ -116,16 +146,6 @@ ProcessUsage read_process() {
     out.perf[i] = value;
   }
   return out;
-}
-
-std::int64_t peak_memory() {
-  const ProcFile file("/proc/self/status");
-  for (const char* at = file.text; *at; ++at)
-    if (const char* value = behind(at, "\nVmHWM:")) {
-      const auto number = next_number(value);
-      return *value ? number : -1;  // else the text is cut there
-    }
-  return -1;
 }
 
 void open_perf_events() {

@@ -148,7 +148,11 @@ int outliers_command(int argc, char** argv) {
           if (pattern) row.emplace_back(fmt::format("{:.4g}", scores[i]));
           if (all || worst > 0) rows.push_back(std::move(row));
         }
-        print(render(format, columns, rows));
+        if (format == Format::table && rows.empty())
+          say(fmt::format("none of {} is unlike the others",
+                          counted(table.jobs.size(), "job", "jobs")));
+        else
+          print(render(format, columns, rows));
         return exit_done;
       });
 }

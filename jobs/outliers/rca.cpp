@@ -215,6 +215,11 @@ class Search {
     };
     const auto own = hosts_of(id_);
     const auto others = hosts_of(others_);
+    const auto is_elsewhere = [&](const Host& other) {
+      return own.empty() || other.name != own[0].name;
+    };
+    // Where all ran on one host nothing tells it from the job.
+    if (own.size() < 2 && std::ranges::none_of(others, is_elsewhere)) return;
     const Compared duration = compare("duration");
     double worst = 0;
     std::string name, what;

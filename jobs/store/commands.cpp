@@ -121,20 +121,22 @@ int submit_command(int argc, char** argv) {
           return join_trace(*database, o);
         }
         int worst = exit_done;
-        std::vector<std::string> archives;
-        for (const std::string& path : o.archives)
-          std::ranges::move(archives_of(path), std::back_inserter(archives));
-        for (const std::string& path : archives) {
-          try {
-            worst = std::max(worst, submit_one(database.get(), path, o));
+        const auto refuse = [&](const std::string& path, const std::exception& error) {
+          const auto* known = dynamic_cast<const Error*>(&error);
+          report(known ? *known : Error(path, error.what()));
+          worst = exit_failure;
+        };
+        for (const std::string& given : o.archives) try {
+            for (const std::string& path : archives_of(given)) try {
+                worst = std::max(worst, submit_one(database.get(), path, o));
+              } catch (const std::exception& error) {
+                refuse(path, error);
+                if (o.failed_dir.empty() || !is_path(path)) continue;
+                if (auto moved = move_into(o.failed_dir, path); !moved) report(moved.error());
+              }
           } catch (const std::exception& error) {
-            const auto* known = dynamic_cast<const Error*>(&error);
-            report(known ? *known : Error(path, error.what()));
-            worst = exit_failure;
-            if (o.failed_dir.empty() || !is_path(path)) continue;
-            if (auto moved = move_into(o.failed_dir, path); !moved) report(moved.error());
+            refuse(given, error);
           }
-        }
         return worst;
       });
 }

@@ -3,6 +3,7 @@
 #include "jobs/collate.hpp"
 #include "jobs/collector/record_format.hpp"
 #include "tests/jobs/collected.hpp"
+#include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
@@ -87,6 +88,32 @@ int main(int c, char** v) {
   EXPECT_LT(archive_.of("true")[0].sum("rchar"), 20'000);
 }
 
+/// What ld.so reads to load a program is that program's, however it was executed.
+TEST_F(Collected, a_program_behind_an_exec_has_its_own_start_and_memory) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 100});
+  std::ofstream(dir_ / "wrapper") << "#!/bin/sh\nexec " << farm.program << "\n";
+  fs::permissions(dir_ / "wrapper", fs::perms(0755));
+  ASSERT_EQ(collect({"sh", "-c", farm.program + "; true"}).status, 0);
+  const auto alone = archive_.of("app").at(0).sum("rchar");
+  ASSERT_EQ(collect({dir_ / "wrapper"}).status, 0);
+  EXPECT_NEAR(static_cast<double>(archive_.of("app").at(0).sum("rchar")),
+              static_cast<double>(alone), 4096.0);
+  EXPECT_GE(alone, 100 * 832);
+  EXPECT_LT(archive_.of("dash").at(0).sum("rchar"), 20'000);
+  EXPECT_EQ(archive_.of("app")[0]["generation"], "1");
+  // An exec that failed before is none.
+  ASSERT_EQ(collect({"env", "sh", "-c", "exec /etc; true"}).status, 126);
+  EXPECT_EQ(archive_.of("dash").at(0)["ended_by"], "self");
+  ASSERT_EQ(collect({"/usr/bin/python3", "-c",
+                     "import os, subprocess\nx = bytearray(10**8)\nsubprocess.run(['true'])\n"
+                     "os.execlp('env', 'env', 'echo')"})
+                .status,
+            0);
+  EXPECT_GT(archive_.rows.at(0).sum("rssmax"), 100'000);
+  for (const char* name : {"true", "env", "echo"})
+    EXPECT_LT(archive_.of(name).at(0).sum("rssmax"), 20'000) << name;
+}
+
 TEST_F(Collected, the_47_keys_are_those_of_the_program_and_the_kernel) {
   // It prints what it knows of itself at its end, as `key value`.
   const auto knows = compile("knows", R"(
@@ -122,10 +149,15 @@ int main(int argc, char** argv) {
   if (write(data, bytes, sizeof bytes) != sizeof bytes) return 1;
   fsync(data);
   struct rusage own, children;
+  char line[256];
+  long peak = 0;  // of this program alone
+  FILE* status = fopen("/proc/self/status", "r");
+  while (fgets(line, sizeof line, status)) sscanf(line, "VmHWM: %ld", &peak);
+  fclose(status);
   getrusage(RUSAGE_SELF, &own);
   getrusage(RUSAGE_CHILDREN, &children);
   printf("usertime %ld\nsystemtime %ld\nrssmax %ld\nminflt %ld\nmajflt %ld\ninblock %ld\noutblock %ld\n",
-         us(own.ru_utime), us(own.ru_stime), own.ru_maxrss, own.ru_minflt, own.ru_majflt, own.ru_inblock, own.ru_oublock);
+         us(own.ru_utime), us(own.ru_stime), peak, own.ru_minflt, own.ru_majflt, own.ru_inblock, own.ru_oublock);
   printf("vol_ctxsw %ld\ninvol_ctxsw %ld\n", own.ru_nvcsw, own.ru_nivcsw);
   printf("cutime %ld\ncstime %ld\ncminflt %ld\ncmajflt %ld\n", us(children.ru_utime), us(children.ru_stime), children.ru_minflt, children.ru_majflt);
   printf("pid %d\nppid %d\npgid %d\nsid %d\ntid %d\n", getpid(), getppid(), getpgid(0), getsid(0), gettid());

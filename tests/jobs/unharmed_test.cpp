@@ -162,7 +162,7 @@ int main(void) {
   const auto calls_alone = calls();
   ASSERT_EQ(collect(traced).status, 0);
   EXPECT_GT(calls(), calls_alone);
-  EXPECT_LE(calls(), calls_alone + 37);
+  EXPECT_LE(calls(), calls_alone + 40);
   const auto faults_alone = std::stol(run({faults}, options_).out);
   EXPECT_LE(std::stol(collect({faults}).out), faults_alone + 6);
 }

@@ -177,6 +177,14 @@ TEST_F(FsLaunch, each_job_has_a_name_and_the_same_last_line) {
   EXPECT_THAT(sh("mkdir none; $JOB submit --db db none").err,
               HasSubstr("none: no archive of a job"));
   EXPECT_EQ(lines_of(launch({"mpiexec.hydra", "-n", "1", "false"}, {"--job"}).err).size(), 1U);
+  EXPECT_THAT(sh("$JOB submit --db db none jobs").out, HasSubstr("already in the database"));
+  // A scheduler's job that the launcher makes, within another one too; archives of others beside.
+  for (const char* outer : {"", "SLURM_JOB_ID=1 "}) {
+    const auto made = sh("rm -rf jobs; mkdir jobs; " + std::string(outer) +
+                         "$FS_LAUNCH --job sh -c 'echo >jobs/x.tar.gz; SLURM_JOB_ID=7 "
+                         "mpiexec.hydra -launcher fork -n 1 true'");
+    EXPECT_THAT(made.err, testing::MatchesRegex("fs-launch: new in .*/jobs: 7-[^ ,]+.tar.gz\n"));
+  }
   options_.env.emplace_back("HEDDLE_JOB_SPOOL=/dev/null");
   const auto none = launch({"mpiexec.hydra", "-n", "1", "true"}, {"--job"});
   EXPECT_EQ(none.status, 0);

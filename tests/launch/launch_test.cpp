@@ -421,7 +421,7 @@ TEST_P(Launched, launches_within_launches_work) {
       launch(launched(two({"sh", "-c", "true"}), {"--report"}), {"--report", "--map", map});
   EXPECT_THAT(both.err, HasSubstr("--report: the fs-launch around this one writes it"));
   EXPECT_THAT(both.err,
-              HasSubstr("0 of 2 ranks guided (2 not, but the mapped programs that they start)"));
+              HasSubstr("0 of 2 ranks guided (of 2 only mapped programs that they start, if any)"));
   EXPECT_THAT(both.err, HasSubstr("not in the map"));
   const auto image = launch(launched(two({"true"}), {"--image", "/", "--dry-run"}), {"--map", map});
   EXPECT_THAT(image.err, HasSubstr("the image replaces --map"));
@@ -488,6 +488,24 @@ TEST_P(Launched, job_does_not_count_what_heddle_does_to_start_a_rank) {
     EXPECT_GT(ranks[i].sum("usertime") + ranks[i].sum("systemtime"), 0);
     EXPECT_LT(ranks[i].sum("rssmax"), 10'000);
   }
+  // A static rank has a row of its own, where the agent starts it before its program.
+  if (GetParam().two[0] == "mpirun.openmpi") {
+    const auto app = compile("unlinked", "int main() { return 0; }", {"-static"});
+    (void)launch(one({app, "a b"}), {"--job"});
+    const auto job = read_job(lines_of(sh("ls -td $PWD/jobs/*").out).at(0));
+    ASSERT_EQ(job.of("unlinked").size(), 1U);
+    EXPECT_EQ(job.of("unlinked")[0].args(), Strings{"a b"});
+  }
+  // With fs-job around it, too.
+  fs::remove_all(dir_ / "jobs");
+  fs::create_directory(dir_ / "jobs");
+  const auto around = run(Strings{staged_program("fs-job"), "run", "-q", "--to", dir_ / "jobs"} +
+                              launched(one({farm.program})),
+                          options_);
+  EXPECT_EQ(around.out, farm.output) << around.err;
+  const auto job = read_job(lines_of(sh("ls -d $PWD/jobs/*").out).at(0));
+  for (const auto& row : job.rows) EXPECT_EQ(row["marks"].find("partial"), std::string::npos);
+  EXPECT_EQ(job.of(fs::path(farm.program).filename()).at(0)["ended_by"], "self");
   const auto first = ranks[0].sum("rchar"), second = ranks[1].sum("rchar");
   EXPECT_NEAR(static_cast<double>(first), static_cast<double>(second), 4096.0);
 }
