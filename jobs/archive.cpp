@@ -168,6 +168,19 @@ class TarFile {
   std::string path_;
 };
 
+/// Whether `text` begins a line of the metadata of the archive at `path`.
+bool metadata_has(const std::string& path, const std::string& text) {
+  auto file = open_regular(path);
+  if (!file) return false;
+  const gzFile gz = ::gzdopen(file->release(), "rb");
+  if (!gz) return false;
+  std::string head(std::size_t{4} << 20, '\0');  // they come first
+  const int got = ::gzread(gz, head.data(), static_cast<unsigned>(head.size()));
+  ::gzclose(gz);
+  head.resize(static_cast<std::size_t>(std::max(got, 0)));
+  return head.find("\n " + text) != head.npos;
+}
+
 }  // namespace
 
 Result<std::string> write_archive(const std::string& directory, const nlohmann::json& job,
@@ -180,7 +193,12 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
     return directory + "/" + name + (i > 1 ? "." + std::to_string(i) : "") + suffix;
   };
   int number = 1;
-  while (::access(numbered(number).c_str(), F_OK) == 0) ++number;
+  // One that was killed between this and the removal of the records wrote the same archive.
+  const auto same = fmt::format("\"start\": {},", job.value("start", std::int64_t{0}));
+  const auto by = fmt::format("\"host\": {},", nlohmann::json(host).dump());
+  for (; ::access(numbered(number).c_str(), F_OK) == 0; ++number)
+    if (metadata_has(numbered(number), same) && metadata_has(numbered(number), by))
+      return numbered(number);
   auto path = numbered(number);
   const auto seconds = job.value("stop", std::int64_t{0}) / 1'000'000;
   const auto text = tables(job, collated, layout);
@@ -203,15 +221,7 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
 }
 
 bool is_of_launch(const std::string& path, const std::string& launch) {
-  auto file = open_regular(path);
-  if (!file) return false;
-  const gzFile gz = ::gzdopen(file->release(), "rb");
-  if (!gz) return false;
-  std::string head(std::size_t{4} << 20, '\0');  // job.json comes first
-  const int got = ::gzread(gz, head.data(), static_cast<unsigned>(head.size()));
-  ::gzclose(gz);
-  head.resize(static_cast<std::size_t>(std::max(got, 0)));
-  return head.find(fmt::format("\n \"launch\": \"{}\"", launch)) != head.npos;
+  return metadata_has(path, fmt::format("\"launch\": \"{}\"", launch));
 }
 
 }  // namespace heddle::jobs

@@ -251,9 +251,16 @@ TEST_F(Collected, a_left_job_is_written_to_the_directory_that_is_asked_for) {
   auto staged = fs_job({"stage", "--left", "--jobid", "a", "--to", "."});
   EXPECT_EQ(staged.status, 0) << staged.err;
   EXPECT_EQ(archives().size(), 1U);
+  // Killed before it has removed the records, it is not written once more.
+  ASSERT_EQ(sh("cp -a spool before").status, 0);
   staged = fs_job({"stage", "--left", "--to", "."});
   EXPECT_EQ(staged.status, 0) << staged.err;
   EXPECT_EQ(archives().size(), 2U);
+  ASSERT_EQ(sh("rm -r spool; mv before spool").status, 0);
+  const auto again = fs_job({"stage", "--left", "--to", "."});
+  EXPECT_EQ(again.out, staged.out) << again.err;
+  EXPECT_EQ(archives().size(), 2U);
+  EXPECT_TRUE(fs::is_empty(dir_ / "spool"));
 }
 
 TEST_F(Collected, a_command_that_cannot_be_executed_is_a_job_too) {
