@@ -46,8 +46,8 @@ enum RecordFlag : std::uint8_t {
   kArgsCut = 2,  ///< start: not all arguments
   kLookups = 4,  ///< libraries: (name, path, failed) as the auditor saw them; else paths
   kForeign = 8,  ///< start: of a program that cannot tell it, by the one that executes it
-  kHeddle = 32,  ///< start: of a program of heddle's, which is none of the job
   kBefore = 16,  ///< exec: by the program itself; only what ended it tells whether it succeeded
+  kHeddle = 32,  ///< start: of a program of heddle's, which is none of the job
 };
 
 struct RecordHeader {

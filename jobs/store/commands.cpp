@@ -125,14 +125,14 @@ int submit_command(int argc, char** argv) {
           const auto* known = dynamic_cast<const Error*>(&error);
           report(known ? *known : Error(path, error.what()));
           worst = exit_failure;
+          if (o.failed_dir.empty() || !is_path(path)) return;
+          if (auto moved = move_into(o.failed_dir, path); !moved) report(moved.error());
         };
         for (const std::string& given : o.archives) try {
             for (const std::string& path : archives_of(given)) try {
                 worst = std::max(worst, submit_one(database.get(), path, o));
               } catch (const std::exception& error) {
                 refuse(path, error);
-                if (o.failed_dir.empty() || !is_path(path)) continue;
-                if (auto moved = move_into(o.failed_dir, path); !moved) report(moved.error());
               }
           } catch (const std::exception& error) {
             refuse(given, error);
