@@ -168,17 +168,19 @@ class TarFile {
   std::string path_;
 };
 
-/// Whether `text` begins a line of the metadata of the archive at `path`.
-bool metadata_has(const std::string& path, const std::string& text) {
+/// The metadata of the archive at `path`, which comes first, if the file is this user's: others may
+/// be allowed to write to the directory, and would make one that stands for ours. Else empty.
+std::string own_metadata(const std::string& path) {
   auto file = open_regular(path);
-  if (!file) return false;
+  struct stat st {};
+  if (!file || ::fstat(file->get(), &st) != 0 || st.st_uid != ::geteuid()) return "";
   const gzFile gz = ::gzdopen(file->release(), "rb");
-  if (!gz) return false;
-  std::string head(std::size_t{4} << 20, '\0');  // they come first
+  if (!gz) return "";
+  std::string head(std::size_t{4} << 20, '\0');
   const int got = ::gzread(gz, head.data(), static_cast<unsigned>(head.size()));
   ::gzclose(gz);
   head.resize(static_cast<std::size_t>(std::max(got, 0)));
-  return head.find("\n " + text) != head.npos;
+  return head;
 }
 
 }  // namespace
@@ -194,11 +196,12 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
   };
   int number = 1;
   // One that was killed between this and the removal of the records wrote the same archive.
-  const auto same = fmt::format("\"start\": {},", job.value("start", std::int64_t{0}));
-  const auto by = fmt::format("\"host\": {},", nlohmann::json(host).dump());
-  for (; ::access(numbered(number).c_str(), F_OK) == 0; ++number)
-    if (metadata_has(numbered(number), same) && metadata_has(numbered(number), by))
-      return numbered(number);
+  const auto start = fmt::format("\n \"start\": {},", job.value("start", std::int64_t{0}));
+  const auto by = fmt::format("\n \"host\": {},", nlohmann::json(host).dump());
+  for (; ::access(numbered(number).c_str(), F_OK) == 0; ++number) {
+    const auto there = own_metadata(numbered(number));
+    if (there.find(start) != there.npos && there.find(by) != there.npos) return numbered(number);
+  }
   auto path = numbered(number);
   const auto seconds = job.value("stop", std::int64_t{0}) / 1'000'000;
   const auto text = tables(job, collated, layout);
@@ -221,7 +224,8 @@ Result<std::string> write_archive(const std::string& directory, const nlohmann::
 }
 
 bool is_of_launch(const std::string& path, const std::string& launch) {
-  return metadata_has(path, fmt::format("\"launch\": \"{}\"", launch));
+  const auto mark = fmt::format("\n \"launch\": \"{}\"", launch);
+  return own_metadata(path).find(mark) != std::string::npos;
 }
 
 }  // namespace heddle::jobs

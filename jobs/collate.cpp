@@ -61,7 +61,7 @@ struct Image {
   std::vector<std::string> args;
   std::optional<EndBody> end;
   bool by_exec = false;
-  bool told_exec = false;                        ///< by itself, before
+  bool before_exec = false;                      ///< by itself, before
   std::int64_t late_bytes = 0, late_writes = 0;  ///< of the end itself
   std::int64_t start_bytes = 0;                  ///< of the record
   std::int64_t others_io[7] =
@@ -319,11 +319,11 @@ class Reader {
         auto& to = image(header);
         const bool is_exec = header.type == RecordType::exec;
         const bool is_before = is_exec && (header.flags & kBefore) != 0;
-        // The process has told it; or its pid was used again. Of several the last succeeded.
-        if (is_exec && to.end && !(to.told_exec && is_before)) return true;
+        // It is known, or the pid was used again. Of several before an exec the last succeeded.
+        if (is_exec && to.end && !(to.before_exec && is_before)) return true;
         to.end = *body;
         to.by_exec = is_exec;
-        to.told_exec = is_before;
+        to.before_exec = is_before;
         if (is_exec) return true;
         to.late_bytes += header.size + std::clamp<std::int64_t>(body->behind, 0, kMostRecord);
         ++to.late_writes;
@@ -368,9 +368,9 @@ class Reader {
     for (const auto& image : images_)
       if (image.begun) executed.emplace(image.pid, image.begun->previous);
     for (auto& image : images_)
-      if (image.told_exec && !executed.contains({image.pid, image.start})) {
+      if (image.before_exec && !executed.contains({image.pid, image.start})) {
         image.end.reset();
-        image.by_exec = image.told_exec = false;
+        image.by_exec = image.before_exec = false;
       }
     for (auto& image : images_) {
       if (!image.begun || (image.flags & kForeign) == 0) continue;
@@ -454,7 +454,7 @@ class Reader {
     const auto& usage = before.end->usage;
     auto out = totals(usage);
     // The collector's own in the next program is counted from there.
-    if (before.told_exec) {
+    if (before.before_exec) {
       const std::int64_t late[] = {usage.late_io[0], kExecRecord, usage.late_io[1], 1};
       for (unsigned i = 0; i < 4; ++i)
         if (auto& io = out[k_io + i]) io = std::min(usage.task.io[i] + late[i], kMost);

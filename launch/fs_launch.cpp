@@ -5,6 +5,7 @@
 // once more (launch/rank_agent.hpp), which is static: a rank's LD_PRELOAD, LD_AUDIT and
 // LD_LIBRARY_PATH do not reach it.
 
+#include <elf.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
@@ -440,13 +441,10 @@ void warn_of_no_launcher(const std::string& path, const Words& command) {
   for (const auto& word : command)
     for (const auto part : kParts)
       if (word.find(part) != word.npos) return;
-  char head[4] = {};
+  char head[SELFMAG] = {};
   const auto file = open_regular(path);
   if (!file || ::read(file->get(), head, sizeof head) != sizeof head ||
-      std::memcmp(head,
-                  "\x7f"
-                  "ELF",
-                  sizeof head) != 0)
+      std::memcmp(head, ELFMAG, sizeof head) != 0)
     return;
   warn(Error(command[0], "is no launcher of ranks that fs-launch knows",
              "only ranks that it starts are guided",

@@ -98,7 +98,7 @@ void before_exec(const char* path, char* const* argv) {
   const int pid = own_id(__NR_getpid);
   const bool is_own = pid == state.pid;
   const bool foreign = is_foreign(path, real, is_own);
-  // Of a forked child the start is told with its end.
+  // A forked child writes its start with its end.
   if (is_own && !state.forked &&
       (foreign || syscall6(__NR_faccessat, AT_FDCWD, as_long(path), X_OK) == 0))
     write_exec(state.start, kBefore);
