@@ -2,7 +2,7 @@
 #pragma once
 
 // The messages between compat-server and compat-judge; NodeIndexOptions come first. Artifacts and
-// answers are too long for a packet: a message is a record in a sealed memory file, and its
+// answers are too long for a packet: a message is a record in a memory file, and its
 // descriptor is sent. Only the watcher's notices are packets themselves.
 
 #include <fcntl.h>
@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/channel.hpp"
-#include "base/mapped_file.hpp"
 #include "compat/server/node_index.hpp"
 
 namespace heddle::compat {
@@ -78,17 +77,14 @@ template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Notice>
 void fields(Coder& coder, R& r) { coder(r.kind, r.libraries); }
 
-inline constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-
 /// Sends `message` in a memory file.
 template <class T>
 Result<void> send_large(int socket, const T& message) {
   Encoder coder;
   coder(message);
-  const Fd file(::memfd_create("record", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const Fd file(::memfd_create("record", MFD_CLOEXEC));
   if (!file) return fail_errno("memfd", "cannot be made");
   TRY(write_all(file.get(), coder.take(), "memfd"));
-  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return fail_errno("memfd", "cannot be sealed");
   return send_fd(socket, file.get());
 }
 
@@ -100,14 +96,15 @@ Result<T> receive_large(int socket, std::size_t most = std::size_t{2} << 30) {
   const auto wrong = [] {
     return fail_errno("", "invalid message from the other process", EPROTO);
   };
-  // The sender may be hostile; a sealed file cannot be truncated while it is mapped.
-  const int seals = ::fcntl(file.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) return wrong();
-  const auto content = TRY(MappedFile::map(file.get(), "memfd"));
-  Decoder coder(content.bytes());
+  // The sender may be hostile: another file could keep this process waiting, and it may go on
+  // writing, so the content is copied.
+  if (::fcntl(file.get(), F_GET_SEALS) < 0 || ::lseek(file.get(), 0, SEEK_SET) != 0) return wrong();
+  const auto content = read_all(file.get(), "memfd", most);
+  if (!content) return wrong();
+  Decoder coder(*content);
   T out{};
-  if (content.bytes().size() <= most) coder(out);
-  if (content.bytes().size() > most || !coder.complete()) return wrong();
+  coder(out);
+  if (!coder.complete()) return wrong();
   return out;
 }
 
