@@ -17,6 +17,7 @@
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/mount_calls.hpp"
 #include "base/mounts.hpp"
 #include "base/paths.hpp"
 #include "base/try.hpp"
@@ -29,15 +30,10 @@
 namespace heddle {
 namespace {
 
-/// A detached copy of the mount that `path` is in, from there on.
+/// An automount is copied as it is.
 Result<Fd> copy_of(const std::string& path, bool recursive) {
-  // <linux/mount.h> cannot stand beside <sys/mount.h>: OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC,
-  // AT_RECURSIVE. An automount is copied as it is.
-  const unsigned flags =
-      1U | O_CLOEXEC | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | (recursive ? 0x8000U : 0U);
-  Fd copy(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path.c_str(), flags)));
-  if (!copy) return fail_errno(path, "cannot copy the mount");
-  return copy;
+  return copy_mount(AT_FDCWD, path,
+                    AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | (recursive ? kRecursive : 0U));
 }
 
 Result<void> attach(const Fd& copy, const std::string& path) {

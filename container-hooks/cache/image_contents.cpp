@@ -14,9 +14,9 @@
 #include <sstream>
 
 #include "base/content_hash.hpp"
+#include "base/mount_calls.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/watched_work.hpp"
 
 namespace heddle::hook {

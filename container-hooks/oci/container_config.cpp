@@ -5,10 +5,10 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "base/mount_calls.hpp"
 #include "base/open_regular.hpp"
 #include "base/paths.hpp"
 #include "base/try.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/watched_work.hpp"
 
 namespace heddle::hook {

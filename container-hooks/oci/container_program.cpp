@@ -11,8 +11,8 @@
 #include "base/elf_file.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
+#include "base/mount_calls.hpp"
 #include "base/open_regular.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 
 namespace heddle::hook {
 namespace {

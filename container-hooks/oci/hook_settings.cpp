@@ -13,12 +13,12 @@
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/mount_calls.hpp"
 #include "base/open_regular.hpp"
 #include "base/output_file.hpp"
 #include "base/paths.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
 
 namespace heddle::hook {

@@ -10,10 +10,10 @@
 
 #include <algorithm>
 
+#include "base/mount_calls.hpp"
 #include "base/mounts.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/watched_work.hpp"
 
 namespace heddle::hook {
@@ -160,7 +160,7 @@ void ContainerMounts::keep(Fd placed) {
 
 Result<void> ContainerMounts::place(const std::string& source, const std::string& path, Kind kind) {
   note_step("mounting over the image's", path);
-  auto tree = TRY(clone_mount(overlay_.get(), source));
+  auto tree = TRY(copy_mount(overlay_.get(), source, AT_SYMLINK_NOFOLLOW));
   auto target = TRY(find_in_root(root_.get(), path, 0));
   const auto found = TRY(vet(target, path, kind));
   // Below a directory that was bound meanwhile, the target is a file of the host.

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/mount_calls.hpp"
 #include "base/try.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 
 namespace heddle::hook {
 namespace {
@@ -24,7 +24,7 @@ constexpr int kMostLinks = 40;                  ///< <linux/namei.h>, MAXSYMLINK
 /// `from` with all that is mounted below it over what `target` is open on.
 Result<void> place_tree(const std::string& from, const Fd& target, const std::string& name,
                         Volumes kind) {
-  auto tree = TRY(clone_tree(from));
+  auto tree = TRY(copy_mount(AT_FDCWD, from, kRecursive));
   if (kind == Volumes::inert) TRY(make_inert(tree.get(), from));
   return attach_mount(tree.get(), target.get(), name);
 }

@@ -9,13 +9,13 @@
 #include <chrono>
 
 #include "base/channel.hpp"
+#include "base/mount_calls.hpp"
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
 #include "base/open_regular.hpp"
 #include "base/run_directory.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
 #include "container-hooks/host/watched_work.hpp"
 #include "container-hooks/oci/container_program.hpp"
@@ -112,7 +112,7 @@ Result<void> mount_own(ContainerMounts& mounts, const Decision& decision, int so
   const Fd device =
       TRY(open_fuse_device("a device cgroup forbids it: use the stage createRuntime, or allow c "
                            "10:229"));
-  Fd tree = TRY(new_fuse_mount(device.get()));
+  Fd tree = TRY(new_fuse_mount(device.get(), true, true));
   TRY(mounts.attach(std::move(tree), decision.mount_point));
   auto sent = send_fd(socket, device.get());
   if (!sent) mounts.undo();

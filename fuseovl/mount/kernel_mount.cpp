@@ -31,13 +31,6 @@ bool users_may_allow_other() {
 }
 
 // <linux/mount.h>, which glibc's <sys/mount.h> excludes; the last is newer than both.
-constexpr unsigned kOpenTreeClone = 1;
-constexpr unsigned kCloexec = 1;  // of fsopen(2) and fsmount(2)
-constexpr unsigned kSetFlag = 0;
-constexpr unsigned kSetString = 1;
-constexpr unsigned kCreate = 6;
-constexpr unsigned kReadOnly = 0x1;
-constexpr unsigned kNoSuidNoDev = 0x2 | 0x4;
 constexpr unsigned kFromEmptyPath = 0x4;
 constexpr unsigned kToEmptyPath = 0x40;
 constexpr unsigned kBeneath = 0x200;
@@ -77,13 +70,6 @@ Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount, Writes
                         ",subtype=heddle,max_read=" + std::to_string(kMaxRead);
   if (users_may_allow_other() || ::geteuid() == 0) options += ",allow_other";
   return fusermount_mount(mount_point, options);
-}
-
-Result<Fd> copy_mount(const std::string& mount_point) {
-  Fd tree(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
-                                     kOpenTreeClone | unsigned{O_CLOEXEC})));
-  if (!tree) return fail_errno(mount_point, "cannot copy the mount");
-  return tree;
 }
 
 Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
@@ -138,33 +124,6 @@ Result<Stacking> mount_stacking() {
   (void)::syscall(SYS_move_mount, -1, "", -1, "", kFromEmptyPath | kToEmptyPath | kBeneath);
   if (errno == EPERM) return fail_errno("", "cannot mount", EPERM);
   return errno == EBADF ? Stacking::beneath : Stacking::on_top;
-}
-
-Result<Fd> new_fuse_tree(int device, Writes writes) {
-  const Fd context(static_cast<int>(::syscall(SYS_fsopen, "fuse", kCloexec)));
-  bool good = context.valid();
-  const auto set = [&](const char* key, const std::string& value) {
-    good = good && ::syscall(SYS_fsconfig, context.get(), kSetString, key, value.c_str(), 0) == 0;
-  };
-  set("source", kMountSource);
-  set("subtype", "heddle");
-  set("fd", std::to_string(device));
-  set("rootmode", "40000");
-  set("user_id", std::to_string(::getuid()));
-  set("group_id", std::to_string(::getgid()));
-  set("max_read", std::to_string(kMaxRead));
-  const auto set_flag = [&](const char* flag) {
-    good = good && ::syscall(SYS_fsconfig, context.get(), kSetFlag, flag, nullptr, 0) == 0;
-  };
-  set_flag("default_permissions");
-  if (::getuid() == 0) set_flag("allow_other");
-  good = good && ::syscall(SYS_fsconfig, context.get(), kCreate, nullptr, nullptr, 0) == 0;
-  const unsigned read_only = writes == Writes::refused_by_kernel ? kReadOnly : 0;
-  Fd tree(good ? static_cast<int>(
-                     ::syscall(SYS_fsmount, context.get(), kCloexec, read_only | kNoSuidNoDev))
-               : -1);
-  if (!tree) return fail_errno("", "cannot make the mount");
-  return tree;
 }
 
 Result<void> exchange_mount(int tree, const std::string& mount_point) {

@@ -7,15 +7,13 @@
 #include <string>
 
 #include "base/fd.hpp"
+#include "base/mount_calls.hpp"
 #include "base/mounts.hpp"
 #include "fuseovl/mount/fusermount.hpp"
 
 namespace heddle {
 
 inline constexpr const char* kMountType = "fuse.heddle";
-inline constexpr const char* kMountSource = "heddle";
-/// Bytes of one READ request, of each mount and session.
-inline constexpr unsigned kMaxRead = 1U << 20;
 
 /// Who answers attempts to change the mount with EROFS.
 enum class Writes : std::uint8_t {
@@ -35,10 +33,6 @@ Result<void> mount_fuse_device(int device, const std::string& mount_point,
 /// by fusermount3, with allow_other only where /etc/fuse.conf has user_allow_other.
 Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount = false,
                       Writes writes = Writes::refused_by_kernel);
-
-/// A detached copy of the mount on `mount_point`, for another mount namespace. Sends the file
-/// system no request.
-Result<Fd> copy_mount(const std::string& mount_point);
 
 enum class Unmount : std::uint8_t {
   now,     ///< EBUSY while a process uses it
@@ -70,8 +64,6 @@ enum class Stacking : std::uint8_t {
 /// What the kernel supports; EPERM: this process may not mount in its namespace.
 Result<Stacking> mount_stacking();
 
-/// As mount_fuse_device(), but detached. ENOSYS: before Linux 5.2.
-Result<Fd> new_fuse_tree(int device, Writes writes = Writes::refused_by_kernel);
 /// Replaces what is mounted on `mount_point` by `tree`, or mounts over it (Stacking).
 Result<void> exchange_mount(int tree, const std::string& mount_point);
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/child.hpp"
+#include "base/mount_calls.hpp"
 #include "base/mounts.hpp"
 #include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
@@ -330,9 +331,7 @@ Result<void> warm_up(const std::string& mount_point) {
 Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget,
                             const std::optional<BundlePlaces>& bundle) {
   if (budget == 0) return {};
-  const Fd root(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
-                                           OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
-  if (!root) return fail_errno(mount_point, "cannot prefetch");
+  const Fd root = TRY(copy_mount(AT_FDCWD, mount_point));
   Wanted wanted(mount_point);
   ForkOptions options{.dies_with_parent = false,
                       .keep = std::vector{wanted.descriptor(), root.get()},

@@ -147,14 +147,14 @@ class LeaseService : public MountServer {
   std::string mount_point(const std::string&) const override { return settings_.mount_point; }
   Result<Fd> copy(const std::string&) const override {
     if (*settings_.keep == KeepKind::fusermount) return Fd();
-    if (!stays_outside()) return copy_mount(settings_.mount_point);
+    if (!stays_outside()) return copy_mount(AT_FDCWD, settings_.mount_point);
     if (namespaces_.size() != 2) return fail("fs-mount", "its namespaces are lost");
     const auto sockets = TRY(make_socket_pair());
     const auto copied = run_in_child(kCopyLimit, {}, [&]() -> Result<void> {
       if (::setns(namespaces_[0].get(), CLONE_NEWUSER) != 0 ||
           ::setns(namespaces_[1].get(), CLONE_NEWNS) != 0)
         return fail_errno("fs-mount", "cannot enter the mount's namespaces");
-      const Fd tree = TRY(copy_mount(settings_.mount_point));
+      const Fd tree = TRY(copy_mount(AT_FDCWD, settings_.mount_point));
       return send_fd(sockets.other.get(), tree.get());
     });
     if (!copied) return fail(copied.error());

@@ -92,7 +92,8 @@ struct NewMount {
     out.path = std::move(path);
     if (settings.exchange) {
       out.device = TRY(open_fuse_device());
-      auto tree = new_fuse_tree(out.device.get(), writes);
+      auto tree =
+          new_fuse_mount(out.device.get(), writes == Writes::refused_by_kernel, ::getuid() == 0);
       if (tree) {
         out.tree = std::move(*tree);
         out.st_dev = mount_device(out.tree.get());

@@ -138,7 +138,9 @@ class NodeService : public MountServer {
     if (ids_.size() >= kMostMounts) drop(ids_.back());
     ids_.push_front(id);
   }
-  Result<Fd> copy(const std::string& id) const override { return copy_mount(mount_point(id)); }
+  Result<Fd> copy(const std::string& id) const override {
+    return copy_mount(AT_FDCWD, mount_point(id));
+  }
 
   /// `id` may be unknown, or half made.
   void drop(const std::string& id) {

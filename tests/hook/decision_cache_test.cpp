@@ -4,9 +4,9 @@
 #include <ctime>
 
 #include "base/content_hash.hpp"
+#include "base/mount_calls.hpp"
 #include "container-hooks/cache/decision_cache.hpp"
 #include "container-hooks/cache/image_contents.hpp"
-#include "container-hooks/host/mount_calls.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {

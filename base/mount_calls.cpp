@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "container-hooks/host/mount_calls.hpp"
+#include "base/mount_calls.hpp"
 
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -13,7 +13,7 @@
 
 #include "base/open_regular.hpp"
 
-namespace heddle::hook {
+namespace heddle {
 namespace {
 
 // <linux/mount.h>
@@ -26,7 +26,6 @@ constexpr unsigned kReadOnly = 0x1;
 constexpr unsigned kNoSuid = 0x2;
 constexpr unsigned kNoDev = 0x4;
 constexpr unsigned kNoExec = 0x8;
-constexpr unsigned kRecursive = 0x8000;
 constexpr unsigned kFromEmptyPath = 0x4;
 constexpr unsigned kToEmptyPath = 0x40;
 constexpr unsigned kOpenTreeClone = 1;
@@ -59,13 +58,6 @@ class FsContext {
   bool good_;
 };
 
-Result<Fd> open_tree(int directory, const std::string& name, unsigned flags) {
-  Fd tree(static_cast<int>(::syscall(SYS_open_tree, directory, name.c_str(),
-                                     kOpenTreeClone | unsigned{O_CLOEXEC} | flags)));
-  if (!tree) return fail_errno(name, "cannot copy its mount");
-  return tree;
-}
-
 bool set_attributes(int tree, std::uint64_t set, std::uint64_t propagation, unsigned flags) {
   struct {
     std::uint64_t set, clear, propagation, user_namespace;
@@ -84,7 +76,14 @@ std::string path_of(int fd) {
   return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
 }
 
-Result<Fd> new_fuse_mount(int device) {
+Result<Fd> copy_mount(int directory, const std::string& name, unsigned flags) {
+  Fd tree(static_cast<int>(::syscall(SYS_open_tree, directory, name.c_str(),
+                                     kOpenTreeClone | unsigned{O_CLOEXEC} | flags)));
+  if (!tree) return fail_errno(name, "cannot copy the mount");
+  return tree;
+}
+
+Result<Fd> new_fuse_mount(int device, bool read_only, bool allow_other) {
   FsContext context("fuse");
   context.set("source", kMountSource);
   context.set("subtype", "heddle");
@@ -92,10 +91,10 @@ Result<Fd> new_fuse_mount(int device) {
   context.set("rootmode", "40000");
   context.set("user_id", std::to_string(::geteuid()));
   context.set("group_id", std::to_string(::getegid()));
-  context.set("max_read", std::to_string(1U << 20));  // fs-mount's own (kMaxRead)
+  context.set("max_read", std::to_string(kMaxRead));
   context.set("default_permissions");
-  context.set("allow_other");
-  return context.mount(kReadOnly | kNoSuid | kNoDev);
+  if (allow_other) context.set("allow_other");
+  return context.mount((read_only ? kReadOnly : 0) | kNoSuid | kNoDev);
 }
 
 Result<Fd> find_in_root(int root, const std::string& path, int flags) {
@@ -103,12 +102,6 @@ Result<Fd> find_in_root(int root, const std::string& path, int flags) {
   if (!fd) return fail_errno(path, "cannot open it in the container", fd.error().code());
   return fd;
 }
-
-Result<Fd> clone_mount(int directory, const std::string& name) {
-  return open_tree(directory, name, AT_SYMLINK_NOFOLLOW);
-}
-
-Result<Fd> clone_tree(const std::string& path) { return open_tree(AT_FDCWD, path, kRecursive); }
 
 void make_private(int tree) { (void)set_attributes(tree, 0, MS_PRIVATE, 0); }
 
@@ -156,4 +149,4 @@ int mount_id(int fd) {
 
 void detach_mount(int fd) { (void)::umount2(fd_path(fd).c_str(), MNT_DETACH); }
 
-}  // namespace heddle::hook
+}  // namespace heddle

@@ -9,30 +9,33 @@
 
 #include "base/fd.hpp"
 
-namespace heddle::hook {
+namespace heddle {
 
-/// The source of every mount of the hook, as mountinfo shows it.
+/// The source of every mount of heddle, as mountinfo shows it.
 inline constexpr const char* kMountSource = "heddle";
+/// Bytes of one READ request, of each mount and session.
+inline constexpr unsigned kMaxRead = 1U << 20;
 
 /// "/proc/self/fd/N".
 std::string fd_path(int fd);
 /// The path of the file that `fd` is open on, as this process sees it; empty: it has none.
 std::string path_of(int fd);
 
-/// A detached FUSE mount of `device`: read-only, nosuid, nodev, for all users. The device must have
-/// been opened in this process's user namespace.
-Result<Fd> new_fuse_mount(int device);
+/// A detached FUSE mount of `device`: nosuid, nodev, default_permissions. The device must have been
+/// opened in this process's user namespace. ENOSYS: before Linux 5.2.
+Result<Fd> new_fuse_mount(int device, bool read_only, bool allow_other);
 
 /// `path` as a process with `root` as its root directory would open it, O_PATH: symlinks, absolute
 /// ones too, and `..` stay inside; magic links of /proc are refused.
 Result<Fd> find_in_root(int root, const std::string& path, int flags);
 
-/// A detached copy of the mount at `name` below `directory`: of that file or directory alone.
-Result<Fd> clone_mount(int directory, const std::string& name);
+/// AT_RECURSIVE, which old headers lack: with all that is mounted below.
+inline constexpr unsigned kRecursive = 0x8000;
+/// A detached copy of the mount that `name` below `directory` is in, from there on. `flags`: AT_*
+/// of open_tree(2). Sends the file system no request.
+Result<Fd> copy_mount(int directory, const std::string& name, unsigned flags = 0);
 /// Sets private propagation on the detached `tree`; no effect before Linux 5.12.
 void make_private(int tree);
-/// A detached copy of the directory or file `path` with all that is mounted below it.
-Result<Fd> clone_tree(const std::string& path);
 /// One mount, or also all that is mounted below it.
 enum class Reach : std::uint8_t { mount, tree };
 /// Sets read-only, nosuid, nodev.
@@ -49,4 +52,4 @@ int mount_id(int fd);
 /// Unmounts (MNT_DETACH) the mount whose root `fd` is open on.
 void detach_mount(int fd);
 
-}  // namespace heddle::hook
+}  // namespace heddle
