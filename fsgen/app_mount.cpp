@@ -312,11 +312,11 @@ MountLease::~MountLease() {
   if (service_) (void)service_->release();  // ends with its last client
 }
 
-Result<Fd> mount_privately(const std::string& mount_point, Writes writes) {
+Result<Fd> mount_privately(const std::string& mount_point) {
   TRY(enter_private_namespace(usable_namespace_kind()));
   // After unshare: FUSE requires the descriptor's user namespace to be the mount's.
   auto device = TRY(open_fuse_device());
-  TRY(mount_fuse_device(device.get(), mount_point, writes));
+  TRY(mount_fuse_device(device.get(), mount_point));
   return device;
 }
 

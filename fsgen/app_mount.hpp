@@ -96,8 +96,7 @@ class MountLease {
 };
 
 /// In APP's process, single-threaded: makes a private mount. Result: the device to serve.
-Result<Fd> mount_privately(const std::string& mount_point,
-                           Writes writes = Writes::refused_by_kernel);
+Result<Fd> mount_privately(const std::string& mount_point);
 
 /// fs-mount, serving a device that APP's process mounted. It ends with the last process that uses
 /// the mount, which may be after fs-gen.

@@ -266,8 +266,12 @@ RunReport GuidedRun::first_report() const {
   report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
   report.via = name_of(via_);
   report.limits = limits_of(via_);
-  if (options_.loader == LoaderKind::environment)
+  if (options_.loader == LoaderKind::environment) {
     report.limits.emplace_back("a DT_RPATH comes before LD_LIBRARY_PATH and is searched as ever");
+    if (options_.plugin_directories.empty())
+      report.limits.emplace_back(
+          "a library that looks for plugins beside itself (dladdr) needs --plugins DIR");
+  }
   report.shared = lease_ && lease_->joined();
   for (const auto& tree : trees_) report.trees.emplace_back(tree.path, tree.entries);
   report.guided = map_.app() != nullptr;
@@ -372,9 +376,6 @@ void GuidedRun::finish(RunReport& report) {
                          escape_for_terminal(map_.path))
                    : why_not_audited(*map_.app());
   }
-  // The auditor gives dladdr original paths.
-  if (map_.app() && options_.loader == LoaderKind::environment && is_reported())
-    report.suspects = find_plugin_suspects(map_.content, *map_.app());
 }
 
 void GuidedRun::finish_daemon(RunReport& report) {

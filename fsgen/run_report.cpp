@@ -154,13 +154,6 @@ std::string to_text(const RunReport& report) {
         "  balance         {:>12} of look-ups saved, which cost more: HEDDLE=off runs it without "
         "heddle\n",
         milliseconds(saved));
-  for (const auto& suspect : report.suspects)
-    out += fmt::format("  plugins         {} may look for them beside itself, {}\n",
-                       escape_for_terminal(suspect.library),
-                       suspect.beside
-                           ? "where it is served without them: try --via direct"
-                           : "where it is served: try --plugins " +
-                                 escape_for_terminal(suspect.directory) + " (or --via direct)");
   return out + text_of_limits(report);
 }
 
@@ -191,10 +184,6 @@ nlohmann::json to_json(const RunReport& report) {
     out["left_processes"] = report.counters.left;
     out["failed_probes"] = report.counters.failed();
   }
-  auto& suspects = out["plugin_suspects"] = nlohmann::json::array();
-  for (const auto& suspect : report.suspects)
-    suspects.push_back({{"library", to_json_text(suspect.library)},
-                        {"directory", to_json_text(suspect.directory)}});
   auto& passed_over = out["passed_over"] = nlohmann::json::array();
   for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));
   if (!report.not_cached.empty()) out["not_cached"] = report.not_cached;

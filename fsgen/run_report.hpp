@@ -39,10 +39,9 @@ struct RunReport {
   std::vector<std::pair<std::string, std::uint64_t>> trees;  ///< served: path, number of entries
   std::vector<std::string> tree_notes;                       ///< why others are not
   std::optional<DaemonCounters> daemon;                      ///< warm-up included
-  bool learned = false;                 ///< what this run opened goes into its map (--learn)
-  bool left_running = false;            ///< APP's children still use the mount
-  LearnedRun learned_run;               ///< with the cache: what this run loaded and executed
-  std::vector<PluginSuspect> suspects;  ///< libraries that may miss their plugins in the view
+  bool learned = false;       ///< what this run opened goes into its map (--learn)
+  bool left_running = false;  ///< APP's children still use the mount
+  LearnedRun learned_run;     ///< with the cache: what this run loaded and executed
 
   /// exec to "libraries ready"; nullopt when APP was not guided or ended before.
   std::optional<std::uint64_t> start_ns() const;

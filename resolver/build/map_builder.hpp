@@ -82,17 +82,4 @@ Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
 Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
     const std::string& directory);
 
-/// A library that probably finds plugins by its own location (dladdr), which in a view is another.
-struct PluginSuspect {
-  std::string library;
-  std::string directory;  ///< contains them
-  bool beside = false;    ///< it is the library's own directory: --plugins cannot serve it
-};
-
-/// The suspects among the libraries of `program`: they import dladdr and dlopen, and libraries that
-/// are not in the view lie beside them or in a subdirectory. In the system's library directories
-/// only a subdirectory with a name like the library's counts. Lists directories: for after the run.
-std::vector<PluginSuspect> find_plugin_suspects(const MapContent& content,
-                                                const MapProgram& program);
-
 }  // namespace heddle
