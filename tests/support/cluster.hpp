@@ -42,8 +42,6 @@ class Cluster {
   std::string start_sshd() const;
   /// The pid of a node's init as the login node sees it; its end is the node's end.
   std::string init_of(int node) const;
-  /// As the test program sees it.
-  int login_init() const { return init_; }
 
  private:
   RunResult shell(const std::vector<std::string>& prefix, const std::string& script,
