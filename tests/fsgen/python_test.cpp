@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <future>
 #include <iostream>
-#include <set>
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/slow_mount.hpp"
@@ -22,11 +20,6 @@ constexpr const char* kFiles =
     "for name, module in sorted(sys.modules.items()):\n"
     "  print(name, getattr(module, '__file__', None), getattr(module, '__cached__', None))\n"
     "print(sys.path, sys.prefix, sys.base_prefix, sys.executable)\n";
-
-void write(const std::string& path, const std::string& text) {
-  fs::create_directories(fs::path(path).parent_path());
-  std::ofstream(path) << text;
-}
 
 void compile_all(const std::string& directory) {
   run_checked({kPython, "-m", "compileall", "-q", directory});
@@ -72,20 +65,14 @@ class Python : public FsGenFixture {
     for (unsigned i = 0; i < count; ++i) {
       const auto name = "pkg" + std::to_string(i);
       const auto entry = slow("e" + std::to_string(i));
-      write(entry + "/" + name + "/__init__.py", "from . import mod\n");
-      write(entry + "/" + name + "/mod.py", "value = " + std::to_string(i) + "\n");
+      write_text_file(entry + "/" + name + "/__init__.py", "from . import mod\n");
+      write_text_file(entry + "/" + name + "/mod.py", "value = " + std::to_string(i) + "\n");
       path += (path.empty() ? "" : ":") + entry;
       script += "import " + name + "\n";
     }
     compile_all(dir_ / "slow");
-    write(dir_ / "work/run.py", script + kFiles);
+    write_text_file(dir_ / "work/run.py", script + kFiles);
     return path;
-  }
-  /// Nothing that changed in the last two seconds is cached.
-  void grow_old() const {
-    const auto built = std::time(nullptr);
-    EXPECT_TRUE(
-        wait_until(std::chrono::seconds(20), [&] { return std::time(nullptr) > built + 3; }));
   }
 
   std::optional<SlowMount> slow_;
@@ -140,8 +127,8 @@ TEST_F(Python, virtual_environments_of_every_kind_are_the_same) {
   const auto add_package = [&](const std::string& prefix) {
     for (const char* directory : {"/site-packages", "/dist-packages"}) {  // Debian's own name
       const auto packages = prefix + "/" + library + directory;
-      write(packages + "/thing/__init__.py", "from . import part\n");
-      write(packages + "/thing/part.py", "");
+      write_text_file(packages + "/thing/__init__.py", "from . import part\n");
+      write_text_file(packages + "/thing/part.py", "");
       compile_all(packages);
     }
   };
@@ -157,9 +144,9 @@ TEST_F(Python, virtual_environments_of_every_kind_are_the_same) {
   install(slow("uv/python/cpython"));
   fs::create_directories(slow("uv/venv/bin"));
   fs::create_symlink("../../python/cpython/bin/python3", slow("uv/venv/bin/python3"));
-  write(slow("uv/venv/pyvenv.cfg"), "home = " + slow("uv/python/cpython/bin") + "\n");
+  write_text_file(slow("uv/venv/pyvenv.cfg"), "home = " + slow("uv/python/cpython/bin") + "\n");
   install(slow("conda"));
-  write(slow("conda/conda-meta/history"), "");
+  write_text_file(slow("conda/conda-meta/history"), "");
   const Words kinds = {"linked", "copied", "uv/venv", "conda"};
   std::vector<Words> apps;
   for (const auto& kind : kinds) {
@@ -168,11 +155,11 @@ TEST_F(Python, virtual_environments_of_every_kind_are_the_same) {
         {slow(kind + "/bin/python3"), "-c", std::string("import json, thing\n") + kFiles});
   }
   // An editable install, and a script whose #! is the environment's Python.
-  write(slow("source/edited.py"), "value = 1\n");
-  write(slow("linked/" + library + "/site-packages/edited.pth"), slow("source") + "\n");
+  write_text_file(slow("source/edited.py"), "value = 1\n");
+  write_text_file(slow("linked/" + library + "/site-packages/edited.pth"), slow("source") + "\n");
   apps.push_back({slow("linked/bin/python3"), "-c", std::string("import edited\n") + kFiles});
-  write(dir_ / "work/tool", "#!" + slow("copied/bin/python3") + "\nimport thing\n" + kFiles);
-  fs::permissions(dir_ / "work/tool", fs::perms(0755));
+  write_text_file(dir_ / "work/tool",
+                  "#!" + slow("copied/bin/python3") + "\nimport thing\n" + kFiles, 0755);
   apps.push_back({dir_ / "work/tool"});
 
   options_.env.emplace_back("PYTHONDONTWRITEBYTECODE=1");
@@ -258,8 +245,8 @@ TEST_F(Python, directories_above_an_environment_stay_writable) {
 }
 
 TEST_F(Python, excluded_directory_is_the_original) {
-  write(slow("lib/thing.py"), "");
-  write(slow("lib/data/old"), "text");
+  write_text_file(slow("lib/thing.py"), "");
+  write_text_file(slow("lib/data/old"), "text");
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
   options_.env.emplace_back("PYTHONDONTWRITEBYTECODE=1");
   // Not on a slow file system, which is read-only here.
@@ -276,8 +263,8 @@ TEST_F(Python, excluded_directory_is_the_original) {
 }
 
 TEST_F(Python, working_directory_stays_what_it_is) {
-  write(slow("lib/thing.py"), "");
-  write(slow("lib/here/file"), "text");
+  write_text_file(slow("lib/thing.py"), "");
+  write_text_file(slow("lib/here/file"), "text");
   // Made where the working directory is another one.
   const auto made = run_guided({"/bin/true"}, {"--out", dir_ / "map", "--tree", slow("lib")});
   EXPECT_EQ(made.status, 0) << made.err;
@@ -353,8 +340,8 @@ TEST_F(Python, start_whose_names_the_kernel_knows_asks_no_more_than_without_hedd
 
 TEST_F(Python, changed_tree_is_read_again_and_a_change_during_the_run_is_reported) {
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
-  write(slow("lib/thing.py"), "value = 1\n");
-  write(slow("lib/later.py"), "value = 1\n");
+  write_text_file(slow("lib/thing.py"), "value = 1\n");
+  write_text_file(slow("lib/later.py"), "value = 1\n");
   grow_old();
   const Words slow_option = {"--slow", dir_ / "slow"};
   const Words app = {kPython, "-c",
@@ -364,8 +351,8 @@ TEST_F(Python, changed_tree_is_read_again_and_a_change_during_the_run_is_reporte
   EXPECT_FALSE(report()["cached"].get<bool>());
   EXPECT_THAT(run_guided(app, slow_option).out, HasSubstr("1 ["));
   EXPECT_TRUE(report()["cached"].get<bool>()) << report();
-  write(slow("lib/thing.py"), "value = 22\n");
-  write(slow("lib/more.py"), "");
+  write_text_file(slow("lib/thing.py"), "value = 22\n");
+  write_text_file(slow("lib/more.py"), "");
   const auto changed = run_guided(app, slow_option);
   EXPECT_THAT(changed.out, HasSubstr("22 ["));
   EXPECT_THAT(changed.out, HasSubstr("more.py"));
@@ -390,7 +377,7 @@ TEST_F(Python, changed_tree_is_read_again_and_a_change_during_the_run_is_reporte
 TEST_F(Python, run_without_trees_leaves_those_of_another_command) {
   run_checked({kPython, "-m", "venv", "--without-pip", slow("venv")});
   run_checked({kPython, "-m", "venv", "--without-pip", slow("other")});
-  write(slow("lib/thing.py"), "");
+  write_text_file(slow("lib/thing.py"), "");
   grow_old();
   const Words pass = {"-c", "pass"};
   const auto trees_of = [&](Words app, const std::string& cwd, const Words& env,
@@ -445,7 +432,7 @@ TEST_F(Python, one_rank_of_a_node_looks_for_directories) {
   EXPECT_TRUE(wait_until(std::chrono::seconds(60), [&] { return fs::exists(dir_ / "work/up"); }));
   const auto first = slow.counts().total;
   slow.reset();
-  write(dir_ / "work/go", "");
+  write_text_file(dir_ / "work/go", "");
   EXPECT_EQ(ours.get().status, 0);
   EXPECT_FALSE(trees().empty());
   EXPECT_TRUE(report()["cached"].get<bool>()) << report();
@@ -457,8 +444,9 @@ TEST_F(Python, mark_of_a_run_without_gain_ends_where_a_slow_directory_is_new) {
       "lib/python" +
       run({kPython, "-c", "import sys; print('%d.%d' % sys.version_info[:2], end='')"}).out;
   const auto packages = version + "/site-packages";
-  for (const char* base : {"base/", "home/.local/"}) write(slow(base + packages + "/thing.py"), "");
-  write(slow("lib/thing.py"), "");
+  for (const char* base : {"base/", "home/.local/"})
+    write_text_file(slow(base + packages + "/thing.py"), "");
+  write_text_file(slow("lib/thing.py"), "");
   run_checked({kPython, "-m", "venv", "--without-pip", dir_ / "work/venv"});
   grow_old();
   const auto python = dir_ / "work/venv/bin/python3";
@@ -474,14 +462,14 @@ TEST_F(Python, mark_of_a_run_without_gain_ends_where_a_slow_directory_is_new) {
   EXPECT_THAT(told(kPython, "PYTHONUSERBASE=" + slow("base")), HasSubstr("served at " + slow("")));
   EXPECT_THAT(told(kPython, "HOME=" + slow("home")), HasSubstr("served at " + slow("home/.local")));
   EXPECT_THAT(told(kPython), HasSubstr("nothing to gain"));
-  write(dir_ / ("work/venv/" + packages + "/new.pth"), slow("lib") + "\n");
+  write_text_file(dir_ / ("work/venv/" + packages + "/new.pth"), slow("lib") + "\n");
   EXPECT_THAT(told(python), HasSubstr("served at " + slow("lib")));
 }
 
 TEST_F(Python, learning_run_without_trees_notices_what_becomes_one) {
-  write(slow("other"), "");  // a directory of nothing but trees would be one
-  write(slow("lib/thing.py"), "");
-  write(slow("lib/set-id"), "");
+  write_text_file(slow("other"), "");  // a directory of nothing but trees would be one
+  write_text_file(slow("lib/thing.py"), "");
+  write_text_file(slow("lib/set-id"), "");
   fs::permissions(slow("lib/set-id"), fs::perms(04755));
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
   options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "home");  // where look-ups fail
@@ -503,7 +491,7 @@ TEST_F(Python, map_that_is_published_anew_meanwhile_is_not_mixed_with_the_old_on
   const Words names = {"one", "two"};
   std::string script;
   for (const auto& name : names) {
-    write(slow(name + "/who"), name);
+    write_text_file(slow(name + "/who"), name);
     script += "cat " + slow(name + "/who") + "; ";
     const auto made =
         run_guided({"/bin/true"}, {"--out", dir_ / (name + ".map"), "--tree", slow(name)});
@@ -529,7 +517,7 @@ TEST_F(Python, map_that_is_published_anew_meanwhile_is_not_mixed_with_the_old_on
 }
 
 TEST_F(Python, without_a_private_mount_there_are_no_trees_and_one_line) {
-  write(slow("lib/thing.py"), "");
+  write_text_file(slow("lib/thing.py"), "");
   options_.env.push_back("PYTHONPATH=" + slow("lib"));
   const auto explained = gen({"--slow", dir_ / "slow", "--explain", kPython, "-c", "pass"});
   EXPECT_THAT(explained.out, HasSubstr("tree: " + slow("lib") + ": 2 names\n"));
@@ -551,7 +539,7 @@ TEST_F(Python, without_a_private_mount_there_are_no_trees_and_one_line) {
 }
 
 TEST_F(Python, refused_tree_does_not_stop_the_run) {
-  write(slow("lib/thing.py"), "");
+  write_text_file(slow("lib/thing.py"), "");
   const auto ours = run_guided({"/bin/echo", "ran"}, {"--tree", "/usr"});
   EXPECT_EQ(ours.out, "ran\n");
   EXPECT_EQ(ours.status, 0);

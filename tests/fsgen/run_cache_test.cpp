@@ -110,11 +110,6 @@ class RunCache : public FsGenFixture {
                             const Words& flags) {
     return build_library({path, "int p(void); int q(void) { return p(); }", Words{needed} + flags});
   }
-  static void grow_old() {
-    const auto built = std::time(nullptr);
-    EXPECT_TRUE(
-        wait_until(std::chrono::seconds(20), [&] { return std::time(nullptr) > built + 3; }));
-  }
   /// Runs it; whether the cache had the answer.
   bool is_cached(const Words& app, int status, const Words& options = {}) const {
     const auto ours = run_guided(app, options);

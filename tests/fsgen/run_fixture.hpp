@@ -63,6 +63,12 @@ class FsGenFixture : public ::testing::Test {
   nlohmann::json report() const {
     return nlohmann::json::parse(std::ifstream(dir_ / "report.json"), nullptr, false);
   }
+  /// Nothing that changed in the last two seconds is cached.
+  static void grow_old() {
+    const auto built = std::time(nullptr);
+    EXPECT_TRUE(
+        wait_until(std::chrono::seconds(20), [&] { return std::time(nullptr) > built + 3; }));
+  }
   /// `bash -c script` in $DIR with $FS_GEN set.
   RunResult sh(const std::string& script) const {
     RunOptions options = options_;
