@@ -23,8 +23,6 @@
 namespace heddle::test {
 namespace {
 
-using ::testing::HasSubstr;
-
 /// A copy in memory, for changes.
 Fd copy_of(const std::string& bytes) {
   Fd out(::memfd_create("bundle", MFD_CLOEXEC));
@@ -38,7 +36,7 @@ class Bundle : public ::testing::Test {
   void pack(const std::vector<std::size_t>& sizes) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       files_.push_back(dir_ / ("f" + std::to_string(900 - i) + ".so"));
-      write_text(files_.back(), some_bytes(sizes[i], i));
+      write_text_file(files_.back(), some_bytes(sizes[i], i));
       stream_ += some_bytes(sizes[i], i);
     }
     summary_ = pack_files(files_, path_);
@@ -122,7 +120,7 @@ TEST_F(Bundle, a_file_that_has_changed_is_an_error_that_names_it_and_leaves_no_f
   auto content = map_of(files_, {});
   BundleInput input;
   for (auto& object : content.objects) input.files.push_back({object.path, object.stamp});
-  write_text(files_[0], some_bytes(100'000, 99));
+  write_text_file(files_[0], some_bytes(100'000, 99));
   const auto written = write_bundle(std::move(input), dir_ / "new.bundle");
   ASSERT_FALSE(written);
   EXPECT_THAT(written.error().message(), HasSubstr(files_[0]));
@@ -486,7 +484,7 @@ TEST_F(Bundle, readers_without_memory_fail_and_none_waits) {
 
 TEST_F(Bundle, a_damaged_frame_comes_from_the_next_source) {
   pack({5'000'000});
-  write_text(dir_ / "copy", bytes_);
+  write_text_file(dir_ / "copy", bytes_);
   std::vector<heddle::BundleSource> sources;
   sources.push_back({open(), path_});
   sources.push_back({value_or_throw(open_file(dir_ / "copy", O_RDONLY)), dir_ / "copy"});

@@ -27,7 +27,7 @@ class BundleMount : public ::testing::Test {
     add("big.bin", some_bytes(5'000'000, 77));
     add("empty", "");
     for (const char* name : {"liba.so.1", "libb.so.1"}) {
-      write_text(dir_ / ("lib/" + std::string(name)), some_bytes(300'000, name[3]));
+      write_text_file(dir_ / ("lib/" + std::string(name)), some_bytes(300'000, name[3]));
       maker_.add_name("v", name, dir_ / ("lib/" + std::string(name)));
     }
     fs::create_symlink("big.bin", tree_ + "/link");
@@ -36,7 +36,7 @@ class BundleMount : public ::testing::Test {
   }
 
   void add(const std::string& name, const std::string& text) {
-    write_text(tree_ + "/" + name, text);
+    write_text_file(tree_ + "/" + name, text);
     files_[name] = text;
   }
   void pack(const Strings& more = {}) {
@@ -44,10 +44,10 @@ class BundleMount : public ::testing::Test {
   }
   /// A trace, run.txt, of a run that opened one file of the tree.
   void record_one_file() {
-    write_text(dir_ / "run.txt",
-               "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
-               "1\t7\t7\topen\tOK\t" +
-                   tree_ + "/pkg3/mod.py\n");
+    write_text_file(dir_ / "run.txt",
+                    "#heddle-trace\t1\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n"
+                    "1\t7\t7\topen\tOK\t" +
+                        tree_ + "/pkg3/mod.py\n");
   }
   /// The origin is no longer there.
   void hide_origin() {
@@ -227,7 +227,7 @@ TEST_F(BundleMount, what_a_run_takes_from_the_originals_is_in_the_next_bundle) {
   EXPECT_EQ(from_origin(), (Strings{tree_ + "/.netrc", tree_ + "/pkg2/mod.py"}));
 
   const auto refused = [&](const std::string& text) {
-    write_text(dir_ / "bad.json", text);
+    write_text_file(dir_ / "bad.json", text);
     const auto done = run({resolve_, "pack", map_, "-o", dir_ / "none", "--trace", dir_ / "run.txt",
                            "--add", dir_ / "bad.json"});
     EXPECT_NE(done.status, 0) << text;
@@ -267,7 +267,7 @@ TEST_F(BundleMount, a_damaged_frame_is_read_from_the_originals_else_an_error) {
     EXPECT_THAT(log, HasSubstr("app.bundle: is damaged or has changed"));
     EXPECT_EQ(lines_of(log).size(), 2U) << log;  // with the hint
   }
-  write_text(tree_ + "/big.bin", "another file");
+  write_text_file(tree_ + "/big.bin", "another file");
   {
     const Mount mount(bundle_, dir_ / "mnt");
     EXPECT_EQ(wrong(mount),
@@ -290,7 +290,7 @@ TEST_F(BundleMount, a_damaged_frame_of_a_library_is_read_from_its_original_by_a_
     EXPECT_GT(mount.stat_number("bad"), 0U);
     EXPECT_LE(mount.stat_number("workers_lost"), 1U);  // 0 without Landlock
   }
-  write_text(dir_ / "lib/liba.so.1", "another file");
+  write_text_file(dir_ / "lib/liba.so.1", "another file");
   const Mount mount(bundle_, dir_ / "mnt", {"--prefetch", "0"});
   EXPECT_EQ(wrong(mount), "liba.so.1\n");
   fs::remove(dir_ / "lib/libb.so.1");
@@ -301,7 +301,7 @@ TEST_F(BundleMount, a_damaged_frame_of_a_library_is_read_from_its_original_by_a_
 TEST_F(BundleMount, a_damaged_library_is_served_while_the_file_system_of_another_hangs) {
   HEDDLE_NEEDS_RESEND();
   const OriginFs origin(dir_ / "source", dir_ / "far");
-  write_text(origin.source() + "/libfar.so.1", some_bytes(300'000, 3));
+  write_text_file(origin.source() + "/libfar.so.1", some_bytes(300'000, 3));
   maker_.add_name("v", "libfar.so.1", origin / "libfar.so.1");
   maker_.write(map_);
   pack();
@@ -325,7 +325,7 @@ TEST_F(BundleMount, a_damaged_frame_is_read_from_the_other_copy) {
     EXPECT_EQ(mount.stat_number("bad"), 0U);
   }
   for (const char* other : {"none", "app.map", "app.bundle.sig"}) {
-    if (other == std::string("app.bundle.sig")) write_text(dir_ / other, "text");
+    if (other == std::string("app.bundle.sig")) write_text_file(dir_ / other, "text");
     fs::create_directories(dir_ / "mnt");
     const auto done = run({fs_mount(), "--fallback", dir_ / other, bundle_, dir_ / "mnt"});
     EXPECT_EQ(done.status, 0) << done.err;
@@ -370,14 +370,14 @@ TEST_F(BundleMount, a_shipped_copy_that_is_damaged_is_read_from_its_source_then_
                 tree_, dir_ / "big"},
                {.env = {"TMPDIR=" + dir_.path(), "XDG_CACHE_HOME=" + (dir_ / "cache")}});
   };
-  write_text(dir_ / "big", files_["big.bin"]);
+  write_text_file(dir_ / "big", files_["big.bin"]);
   // No link: big.bin has an original, what was compiled has none.
   auto ran = start();
   EXPECT_THAT(ran.out, StartsWith("True\n")) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("Input/output error"));
   // A changed original is no source.
   fs::rename(tree_ + "/big.bin", dir_ / "kept.bin");
-  write_text(tree_ + "/big.bin", files_["big.bin"]);
+  write_text_file(tree_ + "/big.bin", files_["big.bin"]);
   EXPECT_THAT(start().err, HasSubstr("Input/output error"));
   fs::create_symlink(dir_ / "gone.bundle", source);
   EXPECT_THAT(start().err, HasSubstr("Input/output error"));
@@ -407,7 +407,7 @@ TEST_F(BundleMount, cut_or_changed_while_mounted_gives_the_right_bytes_or_an_err
     const auto got = read_file(mount / ".t/0/" + name);
     EXPECT_TRUE(!got || *got == text) << name;
   }
-  write_text(bundle_, std::string(3'000'000, 'x'));
+  write_text_file(bundle_, std::string(3'000'000, 'x'));
   EXPECT_FALSE(read_file(mount / ".t/0/huge.bin"));
   EXPECT_EQ(mount.worker(), worker);
 }
@@ -439,8 +439,7 @@ TEST_F(BundleMount, exchanges_with_its_map) {
 }
 
 TEST_F(BundleMount, stages_only_what_is_not_in_it) {
-  write_text(dir_ / "lib/secret", "not for others");
-  ASSERT_EQ(::chmod((dir_ / "lib/secret").c_str(), 0600), 0);
+  write_text_file(dir_ / "lib/secret", "not for others", 0600);
   maker_.add_name("v", "secret", dir_ / "lib/secret");
   maker_.write(map_);
   pack();
@@ -501,11 +500,11 @@ TEST_F(BundleMount, of_another_user_is_mounted_by_root_if_it_is_signed) {
     run_checked({"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", dir_ / name});
     return "release " + value_or_throw(read_file(dir_ / (name + ".pub")));
   };
-  write_text(dir_ / "signers", key("ours"));
+  write_text_file(dir_ / "signers", key("ours"));
   key("theirs");
   const auto sign = [&](const std::string& name, const std::string& what) {
     fs::remove(bundle_ + ".sig");
-    write_text(dir_ / "id", what + "\n");
+    write_text_file(dir_ / "id", what + "\n");
     run_checked({"ssh-keygen", "-q", "-Y", "sign", "-n", "heddle", "-f", dir_ / name, dir_ / "id"});
     fs::rename(dir_ / "id.sig", bundle_ + ".sig");
   };
@@ -522,7 +521,7 @@ TEST_F(BundleMount, of_another_user_is_mounted_by_root_if_it_is_signed) {
   refused("no key of --signers");
   sign("ours", std::string(64, 'a'));
   refused("its signature is another one's");
-  write_text(bundle_ + ".sig", "text");
+  write_text_file(bundle_ + ".sig", "text");
   refused("no key of --signers");
   sign("ours", id);
   {
@@ -572,7 +571,7 @@ TEST_F(BundleMount, fs_gen_reports_damage_and_what_it_cannot_use) {
   ran = gen({});
   EXPECT_EQ(ran.status, 1);
   EXPECT_THAT(ran.err, AllOf(HasSubstr("reads of the bundle"), Not(HasSubstr("changed"))));
-  write_text(tree_ + "/big.bin", "original");
+  write_text_file(tree_ + "/big.bin", "original");
   ran = gen({"--via", "direct"});
   EXPECT_EQ(ran.out, "original");
   EXPECT_THAT(ran.err, HasSubstr("continuing without directory trees"));
@@ -604,8 +603,7 @@ TEST_F(BundleMount, fs_gen_starts_the_python_of_a_venv_that_is_not_on_this_node)
   if (!fs::exists(python)) HEDDLE_SKIP("no python3");
   const auto venv = dir_ / "ve";
   run_checked({python, "-m", "venv", "--without-pip", venv});
-  write_text(venv + "/bin/tool", "#!" + venv + "/bin/python3\nprint('tool')\n");
-  fs::permissions(venv + "/bin/tool", fs::perms(0755));
+  write_text_file(venv + "/bin/tool", "#!" + venv + "/bin/python3\nprint('tool')\n", 0755);
   run_checked({resolve_, "build", "-o", map_, "--python", venv + "/bin/python3", "--tree", venv,
                venv + "/bin/python3"});
   pack();
@@ -641,17 +639,17 @@ TEST_F(BundleMount, fs_gen_imports_python_packages_over_their_own_path) {
   if (!fs::exists(python)) HEDDLE_SKIP("no python3");
   const auto site = dir_ / "packages";
   for (int i = 0; i < 30; ++i)
-    write_text(site + "/pkg" + std::to_string(i) + "/__init__.py",
-               "from . import part\nvalue = " + std::to_string(i) + "\n");
+    write_text_file(site + "/pkg" + std::to_string(i) + "/__init__.py",
+                    "from . import part\nvalue = " + std::to_string(i) + "\n");
   for (int i = 0; i < 30; ++i)
-    write_text(site + "/pkg" + std::to_string(i) + "/part.py", "def f(): return __file__\n");
+    write_text_file(site + "/pkg" + std::to_string(i) + "/part.py", "def f(): return __file__\n");
   const auto script = dir_ / "work/script.py";
-  write_text(script, "import sys\nsys.path.insert(0, " + ("'" + site + "'") +
-                         ")\n"
-                         "for i in range(30):\n"
-                         "  m = __import__(f'pkg{i}')\n"
-                         "  print(m.value, m.__file__, m.__cached__, m.part.f(), "
-                         "m.part.f.__code__.co_filename)\n");
+  write_text_file(script, "import sys\nsys.path.insert(0, " + ("'" + site + "'") +
+                              ")\n"
+                              "for i in range(30):\n"
+                              "  m = __import__(f'pkg{i}')\n"
+                              "  print(m.value, m.__file__, m.__cached__, m.part.f(), "
+                              "m.part.f.__code__.co_filename)\n");
   const auto bare = run_checked({python, "-B", script});
   run_checked({resolve_, "build", "-o", map_, "--tree", site, python});
   pack();
