@@ -5,8 +5,8 @@
 
 #include "base/mounts.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "tests/overlay/overlay_support.hpp"
 #include "tests/support/oci_config.hpp"
-#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 
@@ -207,28 +207,11 @@ void ContainerWorld::answer_text(const std::string& out, int status, const std::
 }
 
 void ContainerWorld::write_answers_map(const Json& decision) const {
-  const auto object_of = [](const std::string& path) {
-    MapObject object;
-    object.path = path;
-    struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) throw Error(path, "is not there");
-    object.stamp = file_stamp(status);
-    object.mode = status.st_mode;
-    object.hash = hash_bytes(value_or_throw(read_file(path)));
-    object.soname = "libmpi.so.12";
-    return object;
-  };
   auto files = plugins_;
   files["libmpi.so.12"] = path("host/libmpi.so.12");
-  MapContent content;
-  content.views = {{"container", {}}};
-  // Objects are sorted by path.
-  std::set<std::string> paths;
-  for (const auto& [name, file] : files) paths.insert(file);
-  for (const auto& file : paths) content.objects.push_back(object_of(file));
-  for (const auto& [name, file] : files)
-    content.views[0].names.emplace_back(
-        name, static_cast<ObjectId>(std::distance(paths.begin(), paths.find(file))));
+  MapMaker maker;
+  for (const auto& [name, file] : files) maker.add_name("container", name, file);
+  auto content = maker.content();
   content.generated = {{".heddle/container.json", decision.dump() + "\n"}};
   value_or_throw(write_map(content, path("stage/bin/answer.map")));
 }
