@@ -452,15 +452,6 @@ struct CancelledWithEpilog : Cancelled {
   }
 };
 
-TEST_F(CancelledWithEpilog, job_leaves_no_file_mount_or_process) {
-  HEDDLE_STAGED(fs_gen, "fs-gen");
-  ASSERT_EQ(sh(staged_program("fs-resolve") + " build -o sleep.map /bin/sh /bin/sleep").status, 0);
-  cancel(staged_program("fs-ship") + " app.bundle && srun " + fs_gen +
-         " -q --via private --map sleep.map sh -c 'grep -q heddle /proc/self/mountinfo && touch "
-         "running; exec sleep 100'");
-  EXPECT_TRUE(wait_until(10s, [&] { return left().empty(); })) << left();
-}
-
 TEST_F(CancelledWithEpilog, job_of_a_user_that_runs_from_its_bundle_leaves_nothing) {
   const auto resolve = staged_program("fs-resolve");
   const auto made = sh(resolve + " build -o sh.map /bin/sh /bin/sleep && " + resolve +
