@@ -8,6 +8,8 @@
 #include <regex>
 
 #include "bench/timing.hpp"
+#include "tests/support/browser.hpp"
+#include "tests/support/occurrences.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
@@ -18,12 +20,6 @@ using nlohmann::json;
 std::string source(const std::string& path) {
   const char* root = std::getenv("HEDDLE_SOURCE");
   return std::string(root ? root : ".") + "/" + path;
-}
-
-std::string browser() {
-  for (const char* program : {"/usr/bin/chromium", "/usr/bin/chromium-browser"})
-    if (::access(program, X_OK) == 0) return program;
-  return {};
 }
 
 /// The words of a page that a picture cuts off or that lie on others.
@@ -63,15 +59,7 @@ class BenchPage : public ::testing::Test {
             .dump());
   }
   /// The page as the browser has it.
-  std::string drawn(const std::string& file) {
-    const auto done =
-        run({browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-             "--disable-background-networking", "--disable-component-update",
-             "--user-data-dir=" + dir_ / "profile", "--dump-dom", "file://" + file},
-            {.deadline = std::chrono::seconds(120)});
-    EXPECT_EQ(done.status, 0) << done.err;
-    return done.out;
-  }
+  std::string drawn(const std::string& file) const { return drawn_page(file, dir_ / "profile"); }
   /// Of the page in `file`.
   std::string illegible(const std::string& file) {
     auto text = value_or_throw(read_file(file));
@@ -79,11 +67,6 @@ class BenchPage : public ::testing::Test {
     const auto title = drawn(write_text_file(dir_ / "measured.html", text));
     const auto begin = title.find("<title>") + 7;
     return title.substr(begin, title.find("</title>") - begin);
-  }
-  static std::size_t count(const std::string& text, const std::string& what) {
-    std::size_t n = 0;
-    for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-    return n;
   }
   TestDir dir_;
 };
@@ -114,13 +97,13 @@ TEST_F(BenchPage, draws_plots_in_a_browser_and_loads_nothing) {
   const auto text = value_or_throw(read_file(file));
   EXPECT_FALSE(std::regex_search(
       text, std::regex("(src|href)=|url\\(|@import|https?://(?!www\\.w3\\.org)")));
-  if (browser().empty()) HEDDLE_SKIP("no chromium installed: the page was not drawn by a browser");
+  HEDDLE_NEEDS_BROWSER();
   const auto dom = drawn(file);
   for (const char* id :
        {"latency", "cold-none", "libraries", "processes", "parts", "ratios", "figures"})
     EXPECT_THAT(dom, HasSubstr("id=\"" + std::string(id) + "\""));
-  EXPECT_EQ(count(dom, "class=\"computed\""), 2U) << "stock at 1 ms, and of 500, is hollow";
-  EXPECT_EQ(count(dom, "class=\"measured\"") > 10, true);
+  EXPECT_EQ(occurrences(dom, "class=\"computed\""), 2U) << "stock at 1 ms, and of 500, is hollow";
+  EXPECT_GT(occurrences(dom, "class=\"measured\""), 10U);
   EXPECT_THAT(dom, HasSubstr("a&lt;b"));
   EXPECT_THAT(dom, HasSubstr("Spindle: not here"));
   EXPECT_THAT(dom, HasSubstr("failed: cold.9: broken"));
@@ -128,7 +111,7 @@ TEST_F(BenchPage, draws_plots_in_a_browser_and_loads_nothing) {
 }
 
 TEST_F(BenchPage, words_in_plots_are_legible) {
-  if (browser().empty()) HEDDLE_SKIP("no chromium installed: the page was not drawn by a browser");
+  HEDDLE_NEEDS_BROWSER();
   const auto legible = ::testing::ContainsRegex("^[0-9]+ texts, illegible: \\.$");
   const auto file = dir_ / "index.html";
   ASSERT_EQ(page({source("bench/reference"), file}).status, 0);

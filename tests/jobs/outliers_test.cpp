@@ -3,6 +3,7 @@
 #include <regex>
 
 #include "tests/jobs/job_store_support.hpp"
+#include "tests/support/browser.hpp"
 
 namespace heddle::test {
 namespace {
@@ -173,22 +174,14 @@ TEST_F(Outliers, page_is_drawn_by_a_browser_and_loads_nothing) {
   out({"report", "-o", dir_ / "page.html"});
   const auto text = value_or_throw(read_file(dir_ / "page.html"));
   EXPECT_FALSE(std::regex_search(text, std::regex("(src|href)=|url\\(|@import|https?://|<script")));
-  std::string browser;
-  for (const char* program : {"/usr/bin/chromium", "/usr/bin/chromium-browser"})
-    if (::access(program, X_OK) == 0) browser = program;
-  if (browser.empty()) HEDDLE_SKIP("no chromium installed: the page was not drawn by a browser");
-  const auto drawn = test::run(
-      {browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-       "--disable-background-networking", "--disable-component-update",
-       "--user-data-dir=" + dir_ / "profile", "--dump-dom", "file://" + dir_ / "page.html"},
-      {.deadline = 120s});
-  ASSERT_EQ(drawn.status, 0) << drawn.err;
+  HEDDLE_NEEDS_BROWSER();
+  const auto drawn = drawn_page(dir_ / "page.html", dir_ / "profile");
   for (const char* id : {"causes", "jobs", "plot-duration", "plot-num_procs"})
-    EXPECT_THAT(drawn.out, HasSubstr("id=\"" + std::string(id) + "\""));
-  EXPECT_THAT(drawn.out, HasSubstr("class=\"outlier\""));
-  EXPECT_THAT(drawn.out, HasSubstr("it executed 9 programs, the others 1"));
-  EXPECT_THAT(drawn.out, HasSubstr("&lt;script&gt;alert(1)"));
-  EXPECT_THAT(drawn.out, Not(HasSubstr("<b id=\"evil\"")));
+    EXPECT_THAT(drawn, HasSubstr("id=\"" + std::string(id) + "\""));
+  EXPECT_THAT(drawn, HasSubstr("class=\"outlier\""));
+  EXPECT_THAT(drawn, HasSubstr("it executed 9 programs, the others 1"));
+  EXPECT_THAT(drawn, HasSubstr("&lt;script&gt;alert(1)"));
+  EXPECT_THAT(drawn, Not(HasSubstr("<b id=\"evil\"")));
 }
 
 TEST_F(Outliers, ten_thousand_jobs_take_at_most_seconds) {
