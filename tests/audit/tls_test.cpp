@@ -4,6 +4,7 @@
 #include "resolver/map/static_tls.hpp"
 #include "tests/audit/guided_world.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/occurrences.hpp"
 #include "tests/support/prelude.hpp"
 
 namespace heddle::test {
@@ -301,11 +302,7 @@ TEST_F(UnmappedChild, lists_no_large_directory_and_not_the_current_one) {
     for (const auto& entry : world_.env()) argv.push_back(entry);
     argv.insert(argv.end(), {"LD_LIBRARY_PATH=" + list, app});
     EXPECT_EQ(run(argv).status, 6);
-    const auto log = value_or_throw(read_file(dir_ / "log"));
-    std::size_t count = 0;
-    for (auto at = log.find("getdents64("); at != log.npos; at = log.find("getdents64(", at + 1))
-      ++count;
-    return count;
+    return occurrences(value_or_throw(read_file(dir_ / "log")), "getdents64(");
   };
   const auto none = listings("/nonexistent");
   EXPECT_EQ(listings(":"), none);

@@ -6,6 +6,7 @@
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/elf_farm.hpp"
+#include "tests/support/occurrences.hpp"
 #include "tests/support/slow_mount.hpp"
 
 namespace heddle::test {
@@ -510,11 +511,8 @@ TEST_F(RunCache, one_rank_of_a_job_checks_slow_files_for_all_on_the_node) {
                        "0 1 2; do ") +
            rank + "=$i $FS_GEN -q --slow $DIR/old ./app; done; exit 7'");
     EXPECT_EQ(ours.status, 7) << ours.err;
-    const auto calls = read_file(dir_ / "trace").value_or("");
-    std::size_t looks = 0;
-    for (auto at = calls.find("/new/\""); at != calls.npos; at = calls.find("/new/\"", at + 1))
-      ++looks;
-    EXPECT_EQ(looks, std::string(rank) == "NO_RANK" ? 3U : 1U);
+    EXPECT_EQ(occurrences(read_file(dir_ / "trace").value_or(""), "/new/\""),
+              std::string(rank) == "NO_RANK" ? 3U : 1U);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "tests/fsgen/user_world.hpp"
 #include "tests/support/fuse_kernel.hpp"
+#include "tests/support/occurrences.hpp"
 
 namespace heddle::test {
 namespace {
@@ -14,12 +15,6 @@ namespace {
 const std::string& git() {
   static const std::string line = run({"/usr/bin/git", "--version"}).out;
   return line;
-}
-
-std::size_t count(const std::string& text, const std::string& word) {
-  std::size_t out = 0;
-  for (auto at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++out;
-  return out;
 }
 
 struct Users {
@@ -148,8 +143,8 @@ TEST_P(Sharing, stale_map_is_refused_to_every_client) {
                                            : "") +
          " --map $OUT/own.map /bin/echo ran 2> $OUT/err.$i; echo status $?) & done; wait; cat "
          "$OUT/err.*");
-  EXPECT_EQ(count(ours.out, "status 3\n"), 8U) << ours.out;
-  EXPECT_EQ(count(ours.out, "out/app: "), 8U) << ours.out;
+  EXPECT_EQ(occurrences(ours.out, "status 3\n"), 8U) << ours.out;
+  EXPECT_EQ(occurrences(ours.out, "out/app: "), 8U) << ours.out;
 }
 
 TEST_P(Sharing, sixty_four_fs_gens_share_one_daemon) {
@@ -160,7 +155,7 @@ TEST_P(Sharing, sixty_four_fs_gens_share_one_daemon) {
       "done; while [ $(ls $OUT | grep -c '^up') -lt 64 ]; do sleep 0.05; done; touch $OUT/go; "
       "wait; " +
       kGone);
-  EXPECT_EQ(count(ours.out, git()), 64U) << ours.out << ours.err;
+  EXPECT_EQ(occurrences(ours.out, git()), 64U) << ours.out << ours.err;
   EXPECT_EQ(ours.err, "");
   unsigned starters = 0;
   for (int i = 1; i <= 64; ++i)

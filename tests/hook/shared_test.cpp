@@ -6,6 +6,7 @@
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
+#include "tests/support/occurrences.hpp"
 
 namespace heddle::test {
 namespace {
@@ -137,10 +138,7 @@ class SharedDecision : public RuntimeTest {
     return std::stoul(count.out);
   }
   std::size_t lines_with(const std::string& words) const {
-    const auto log = world_->log_text();
-    std::size_t count = 0;
-    for (auto at = log.find(words); at != log.npos; at = log.find(words, at + 1)) ++count;
-    return count;
+    return occurrences(world_->log_text(), words);
   }
   static constexpr int kMany = 12;
 };
