@@ -11,16 +11,12 @@
 #include "tests/support/browser.hpp"
 #include "tests/support/occurrences.hpp"
 #include "tests/support/prelude.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::test {
 namespace {
 
 using nlohmann::json;
-
-std::string source(const std::string& path) {
-  const char* root = std::getenv("HEDDLE_SOURCE");
-  return std::string(root ? root : ".") + "/" + path;
-}
 
 /// The words of a page that a picture cuts off or that lie on others.
 constexpr const char* kIllegible = R"(<script>
@@ -42,7 +38,9 @@ document.title = document.querySelectorAll('text').length + ' texts, illegible: 
 
 class BenchPage : public ::testing::Test {
  protected:
-  RunResult page(const Strings& words) { return run(Strings{source("bench/page.py")} + words); }
+  RunResult page(const Strings& words) {
+    return run(Strings{source_file("bench/page.py")} + words);
+  }
   /// A run `name` in `directory`, with these samples.
   void write_run(const std::string& directory, const std::string& name, const json& samples) {
     write_text_file(
@@ -114,7 +112,7 @@ TEST_F(BenchPage, words_in_plots_are_legible) {
   HEDDLE_NEEDS_BROWSER();
   const auto legible = ::testing::ContainsRegex("^[0-9]+ texts, illegible: \\.$");
   const auto file = dir_ / "index.html";
-  ASSERT_EQ(page({source("bench/reference"), file}).status, 0);
+  ASSERT_EQ(page({source_file("bench/reference"), file}).status, 0);
   EXPECT_THAT(illegible(file), legible);
   // All ways end in two places, at the top and at the bottom.
   json samples;
@@ -168,12 +166,12 @@ TEST_F(BenchPage, fails_with_one_line_on_results_that_are_missing_or_damaged) {
 }
 
 TEST_F(BenchPage, documents_equal_the_reference_runs) {
-  const auto reference = source("bench/reference");
-  fs::copy_file(source("docs/performance.md"), dir_ / "performance.md");
+  const auto reference = source_file("bench/reference");
+  fs::copy_file(source_file("docs/performance.md"), dir_ / "performance.md");
   ASSERT_EQ(page({"--markdown", reference, dir_ / "performance.md"}).status, 0);
   ASSERT_EQ(page({"--svg", reference, dir_ / "cold-starts.svg"}).status, 0);
   for (const std::string name : {"performance.md", "cold-starts.svg"})
-    EXPECT_EQ(value_or_throw(read_file(source("docs/" + name))),
+    EXPECT_EQ(value_or_throw(read_file(source_file("docs/" + name))),
               value_or_throw(read_file(dir_ / name)))
         << "run ./dev figures";
 }

@@ -11,14 +11,10 @@
 #include "tests/docs/help_text.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/prelude.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::test {
 namespace {
-
-std::string source(const std::string& path) {
-  const char* root = std::getenv("HEDDLE_SOURCE");
-  return std::string(root ? root : ".") + "/" + path;
-}
 
 std::vector<std::string> installed_programs() {
   std::vector<std::string> found;
@@ -54,7 +50,7 @@ TEST_F(Docs, man_pages_list_exactly_the_options_of_their_program) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
     SCOPED_TRACE(help.name);
-    auto page = man_page_options(text_of(source("docs/man/" + help.name + ".1.scd")));
+    auto page = man_page_options(text_of(source_file("docs/man/" + help.name + ".1.scd")));
     const auto in_page = [&](const std::string& section) {
       return std::set<std::string>(page[section].begin(), page[section].end());
     };
@@ -85,10 +81,12 @@ TEST_F(Docs, completions_match_help) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
     const auto hint = "run ./dev completions";
-    EXPECT_EQ(text_of(source("docs/completions/" + help.name + ".bash")), bash_completion(help))
+    EXPECT_EQ(text_of(source_file("docs/completions/" + help.name + ".bash")),
+              bash_completion(help))
         << hint;
-    EXPECT_EQ(text_of(source("docs/completions/_" + help.name)), zsh_completion(help)) << hint;
-    EXPECT_EQ(text_of(source("docs/completions/" + help.name + ".fish")), fish_completion(help))
+    EXPECT_EQ(text_of(source_file("docs/completions/_" + help.name)), zsh_completion(help)) << hint;
+    EXPECT_EQ(text_of(source_file("docs/completions/" + help.name + ".fish")),
+              fish_completion(help))
         << hint;
   }
 }
@@ -96,7 +94,7 @@ TEST_F(Docs, completions_match_help) {
 TEST_F(Docs, bash_completes_options_and_subcommands) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
-    const auto file = source("docs/completions/" + help.name + ".bash");
+    const auto file = source_file("docs/completions/" + help.name + ".bash");
     const auto complete = [&](const std::string& words, int at) {
       return run({"bash", "-c",
                   "source \"$1\"; COMP_WORDS=(" + words + "); COMP_CWORD=" + std::to_string(at) +
@@ -177,7 +175,7 @@ TEST_F(Docs, all_programs_report_a_wrong_number_alike) {
 }
 
 TEST(DocsMan, lines_contain_no_accidental_troff_request) {
-  for (const auto& entry : fs::directory_iterator(source("docs/man")))
+  for (const auto& entry : fs::directory_iterator(source_file("docs/man")))
     EXPECT_FALSE(std::regex_search(text_of(entry.path().string()), std::regex("\n[.'][^. ]")))
         << entry.path();
 }
@@ -189,7 +187,7 @@ TEST(DocsReport, describes_every_key_of_fs_gens_report) {
   const auto done = run({fs_gen, "--via", "direct", "--json", dir / "report", "--", "/bin/true"},
                         {.env = {"XDG_CACHE_HOME=" + dir.path()}});
   ASSERT_EQ(done.status, 0) << done.err;
-  const auto page = text_of(source("docs/formats/report.md"));
+  const auto page = text_of(source_file("docs/formats/report.md"));
   const auto report = nlohmann::json::parse(text_of(dir / "report"));
   EXPECT_GT(report.size(), 8U);
   for (const auto& [key, value] : report.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
@@ -197,7 +195,7 @@ TEST(DocsReport, describes_every_key_of_fs_gens_report) {
 
 TEST(DocsReadme, is_short_and_shows_what_fs_gen_prints) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
-  const auto readme = text_of(source("README.md"));
+  const auto readme = text_of(source_file("README.md"));
   EXPECT_LE(lines_of(readme).size(), 150U);
   const TestDir dir;
   const auto farm = ElfFarm::build(dir.path(), {.libraries = 500});
@@ -225,7 +223,7 @@ TEST(DocsReadme, is_short_and_shows_what_fs_gen_prints) {
 }
 
 std::vector<fs::path> pages() {
-  const fs::path root = source("");
+  const fs::path root = source_file("");
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(root)) found.push_back(entry.path());
   for (const auto& entry : fs::recursive_directory_iterator(root / "docs"))
@@ -235,7 +233,7 @@ std::vector<fs::path> pages() {
 }
 
 TEST(DocsGlossary, has_at_most_30_terms) {
-  auto page = text_of(source("ARCHITECTURE.md"));
+  auto page = text_of(source_file("ARCHITECTURE.md"));
   page.erase(0, page.find("\n|---", page.find("## Glossary")) + 1);
   page.resize(page.find("\n\n"));
   const auto terms = std::ranges::count(page, '\n');
@@ -245,12 +243,12 @@ TEST(DocsGlossary, has_at_most_30_terms) {
 
 TEST(DocsPromises, name_existing_tests) {
   std::string sources;
-  for (const auto& file : fs::recursive_directory_iterator(source("tests")))
+  for (const auto& file : fs::recursive_directory_iterator(source_file("tests")))
     if (file.path().extension() == ".cpp" || file.path().filename() == "meson.build")
       sources += text_of(file.path());
   const std::regex quoted("`([A-Za-z0-9_.]+)`");
   for (const std::string file : {"tests/PROMISES.md", "tests/attack/README.md"}) {
-    const auto page = text_of(source(file));
+    const auto page = text_of(source_file(file));
     const auto rows = page.substr(page.find("|---"));
     int names = 0;
     for (std::sregex_iterator found(rows.begin(), rows.end(), quoted), end; found != end; ++found) {
@@ -268,7 +266,7 @@ TEST(DocsPromises, name_existing_tests) {
 }
 
 TEST(DocsFigures, equal_the_reference_runs) {
-  const auto runs = value_or_throw(bench::read_kept_runs(source("bench/reference")));
+  const auto runs = value_or_throw(bench::read_kept_runs(source_file("bench/reference")));
   for (const auto& path : pages()) {
     const auto page = text_of(path);
     EXPECT_EQ(page, bench::with_figures(page, runs)) << path << ": run ./dev figures";
@@ -276,7 +274,7 @@ TEST(DocsFigures, equal_the_reference_runs) {
 }
 
 TEST(DocsFigures, include_every_table_completely) {
-  const auto runs = value_or_throw(bench::read_kept_runs(source("bench/reference")));
+  const auto runs = value_or_throw(bench::read_kept_runs(source_file("bench/reference")));
   EXPECT_THAT(bench::missing_figures(runs), ::testing::IsEmpty());
   std::string all;
   for (const auto& path : pages()) all += text_of(path);
@@ -285,7 +283,7 @@ TEST(DocsFigures, include_every_table_completely) {
 }
 
 TEST(DocsShip, shows_the_scripts_that_are_installed) {
-  const auto page = text_of(source("docs/ship.md"));
+  const auto page = text_of(source_file("docs/ship.md"));
   const char* stage = std::getenv("HEDDLE_STAGE");
   if (!stage || !fs::is_directory(stage + std::string("/share/heddle/ship")))
     HEDDLE_SKIP("no script is installed in $HEDDLE_STAGE");

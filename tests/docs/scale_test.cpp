@@ -4,20 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
 #include "bench/scale_model.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::bench {
 namespace {
 
-std::string source(const std::string& path) {
-  const char* root = std::getenv("HEDDLE_SOURCE");
-  return std::string(root ? root : ".") + "/" + path;
-}
+using test::source_file;
 
 class Scale : public ::testing::Test {
  protected:
@@ -28,7 +25,7 @@ class Scale : public ::testing::Test {
   }
   double value(const char* name) const { return constants_.at(name).value; }
 
-  std::string text_ = value_or_throw(read_file(source("bench/scale_constants.txt")));
+  std::string text_ = value_or_throw(read_file(source_file("bench/scale_constants.txt")));
   ScaleConstants constants_ = value_or_throw(read_scale_constants(text_));
 };
 
@@ -72,7 +69,7 @@ TEST_F(Scale, later_ranks_of_a_node_cost_the_origin_nothing_with_heddle) {
 }
 
 TEST_F(Scale, constants_are_those_of_the_kept_run) {
-  const auto kept = source("bench/reference/python.json");
+  const auto kept = source_file("bench/reference/python.json");
   std::map<std::string, double> figures;
   const auto run = nlohmann::json::parse(value_or_throw(read_file(kept)));
   for (const auto& figure : run.at("figures")) figures[figure.at("name")] = figure.at("value");
@@ -93,7 +90,7 @@ TEST_F(Scale, constants_are_those_of_the_kept_run) {
 }
 
 TEST_F(Scale, page_has_the_tables_of_the_program) {
-  const auto page = value_or_throw(read_file(source("docs/scale.md")));
+  const auto page = value_or_throw(read_file(source_file("docs/scale.md")));
   EXPECT_EQ(page, with_scale_tables(page, constants_)) << "run ./dev figures";
   for (const auto& method : scale_methods()) EXPECT_THAT(page, ::testing::HasSubstr(method.name));
 }

@@ -10,14 +10,10 @@
 #include <span>
 
 #include "tests/support/prelude.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::test {
 namespace {
-
-std::string source(const std::string& path) {
-  const char* root = std::getenv("HEDDLE_SOURCE");
-  return std::string(root ? root : ".") + "/" + path;
-}
 
 struct Block {
   std::string commands;
@@ -98,7 +94,7 @@ class Tour : public ::testing::TestWithParam<const char*> {
                     "PYTHONHOME"};
   }
   static std::string page(const std::string& name) {
-    return value_or_throw(read_file(source("docs/" + name)));
+    return value_or_throw(read_file(source_file("docs/" + name)));
   }
   /// What a page prints, as it shows it.
   std::string shown(std::string text) const {
@@ -124,7 +120,7 @@ TEST_P(Tour, each_command_prints_what_the_page_says) {
     blocks.insert(blocks.begin(), first.begin(), first.end());
   }
   if (page(name).find("$IMAGE") != std::string::npos) {
-    const auto made = run({source("tests/support/rootfs"), "bookworm-mpich"},
+    const auto made = run({source_file("tests/support/rootfs"), "bookworm-mpich"},
                           {.deadline = std::chrono::minutes(5)});
     if (made.status == 77) HEDDLE_SKIP("no image of Debian with MPICH: " + made.err);
     ASSERT_EQ(made.status, 0) << made.err;
@@ -163,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(Pages, Tour, ::testing::ValuesIn(kPages), [](const auto
 
 TEST(TourPages, are_short_and_all_run) {
   std::set<std::string> run(std::begin(kPages), std::end(kPages));
-  for (const auto& entry : fs::directory_iterator(source("docs/tutorial"))) {
+  for (const auto& entry : fs::directory_iterator(source_file("docs/tutorial"))) {
     const auto name = "tutorial/" + entry.path().filename().string();
     EXPECT_TRUE(name == "tutorial/README.md" || run.contains(name)) << name;
     EXPECT_LE(lines_of(value_or_throw(read_file(entry.path()))).size(), 60U) << name;
@@ -171,10 +167,10 @@ TEST(TourPages, are_short_and_all_run) {
 }
 
 TEST(TourPages, readme_is_short_and_leads_to_what_a_bug_report_needs) {
-  const auto readme = value_or_throw(read_file(source("README.md")));
+  const auto readme = value_or_throw(read_file(source_file("README.md")));
   EXPECT_LE(lines_of(readme).size(), 150U);
   EXPECT_THAT(readme, HasSubstr("CONTRIBUTING.md#report-a-bug"));
-  EXPECT_THAT(value_or_throw(read_file(source("CONTRIBUTING.md"))),
+  EXPECT_THAT(value_or_throw(read_file(source_file("CONTRIBUTING.md"))),
               ::testing::AllOf(HasSubstr("## Report a bug"), HasSubstr("fs-gen --doctor")));
 }
 
@@ -191,7 +187,7 @@ TEST(TourComparison, ignores_times_and_what_dots_stand_for_only) {
 }
 
 TEST(TourPages, mark_each_block_of_python_as_run_or_not_run) {
-  const auto page = value_or_throw(read_file(source("docs/python.md")));
+  const auto page = value_or_throw(read_file(source_file("docs/python.md")));
   static const std::regex kFence("\n```([a-z]*)\n");
   int not_run = 0;
   for (std::sregex_iterator at(page.begin(), page.end(), kFence), end; at != end; ++at) {

@@ -4,6 +4,7 @@
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/oci_config.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::test {
 
@@ -69,10 +70,9 @@ void RealMpiTest::prepare(const std::string& runtime, const std::string& suite,
   if (const auto reason = why_not(runtime); !reason.empty()) HEDDLE_SKIP(reason);
   runtime_ = runtime;
   mpi_ = mpi;
-  const auto source = std::getenv("HEDDLE_SOURCE") ? std::getenv("HEDDLE_SOURCE") : ".";
   RunOptions options;
   options.deadline = 9min;
-  const auto made = run({source + "/tests/support/rootfs"s, suite + "-" + mpi}, options);
+  const auto made = run({source_file("tests/support/rootfs"), suite + "-" + mpi}, options);
   if (made.status == 77) HEDDLE_SKIP(made.err);
   ASSERT_EQ(made.status, 0) << made.err;
   rootfs_ = made.out.substr(0, made.out.size() - 1);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/jobs/store_fixture.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::test {
 namespace {
@@ -394,7 +395,7 @@ class Sqlite : public Store {};
 TEST_P(Sqlite, views_have_the_columns_of_the_documentation) {
   out({"submit", archive({})});
   std::string page, line;
-  std::ifstream file(std::string(::getenv("HEDDLE_SOURCE")) + "/docs/jobs.md");
+  std::ifstream file(source_file("docs/jobs.md"));
   std::map<std::string, std::string> documented;
   while (std::getline(file, line)) {
     page += line + " ";

@@ -7,6 +7,7 @@
 #include "tests/launch/on_nodes.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/slow_mount.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::test {
 namespace {
@@ -193,8 +194,7 @@ TEST_F(OfAPythonProgram, later_ranks_of_a_node_ask_nothing_of_the_file_system) {
 }
 
 TEST_F(OnNodes, ranks_of_a_node_enter_one_container) {
-  const auto source = std::getenv("HEDDLE_SOURCE") ? std::getenv("HEDDLE_SOURCE") : ".";
-  const auto made = run({source + "/tests/support/rootfs"s, "bullseye"}, {.deadline = 9min});
+  const auto made = run({source_file("tests/support/rootfs"), "bullseye"}, {.deadline = 9min});
   if (made.status != 0) HEDDLE_SKIP(made.err);
   std::ofstream(dir_ / "rank.sh")
       << "sleep 1; echo n$((SLURM_NODEID + 1)) $(readlink /proc/self/ns/mnt) "
@@ -211,8 +211,7 @@ TEST_F(OnNodes, ranks_of_a_node_enter_one_container) {
 TEST_F(OnNodes, mpi_programs_run_in_a_container_of_each_node) {
   if (run({"sh", "-c", "command -v mpicc.mpich"}).status != 0)
     HEDDLE_SKIP("mpicc.mpich is not installed");
-  const auto source = std::getenv("HEDDLE_SOURCE") ? std::getenv("HEDDLE_SOURCE") : ".";
-  const auto made = run({source + "/tests/support/rootfs"s, "trixie-mpich"}, {.deadline = 9min});
+  const auto made = run({source_file("tests/support/rootfs"), "trixie-mpich"}, {.deadline = 9min});
   if (made.status != 0) HEDDLE_SKIP(made.err);
   std::ofstream(dir_ / "app.c") << Cluster::kRanksSayWhere;
   run_checked({"mpicc.mpich", "-o", dir_ / "app", dir_ / "app.c"});

@@ -11,6 +11,7 @@
 #include "tests/compat/loopback.hpp"
 #include "tests/support/oci_config.hpp"
 #include "tests/support/prelude.hpp"
+#include "tests/support/source_file.hpp"
 
 namespace heddle::test {
 namespace {
@@ -34,11 +35,6 @@ int main(int argc, char** argv) {
   return 0;
 }
 )";
-
-std::string source() {
-  const char* directory = std::getenv("HEDDLE_SOURCE");
-  return directory ? directory : ".";
-}
 
 /// A booted system, which has `dir` on /test.
 struct BootedSystem {
@@ -83,7 +79,7 @@ class SystemdUnits : public ::testing::Test {
   static std::string boot() {
     if (staged_program("fs-hook").empty()) return "fs-hook is not installed in $HEDDLE_STAGE";
     const auto roots =
-        run({source() + "/tests/support/rootfs", "bookworm-systemd", "bullseye-mpich"},
+        run({source_file("tests/support/rootfs"), "bookworm-systemd", "bullseye-mpich"},
             {.deadline = 9min});
     if (roots.status != 0) return roots.err;
     const auto root = lines_of(roots.out).at(0);
@@ -108,7 +104,7 @@ class SystemdUnits : public ::testing::Test {
     if (::pipe2(ends, O_CLOEXEC) != 0) return "pipe2 failed";
     const Fd read_end(ends[0]);
     system_->hold = Fd(ends[1]);
-    system_->script.emplace(value_or_throw(spawn(source() + "/tests/support/boot_systemd", argv,
+    system_->script.emplace(value_or_throw(spawn(source_file("tests/support/boot_systemd"), argv,
                                                  {{{read_end.get(), STDIN_FILENO},
                                                    {log.get(), STDOUT_FILENO},
                                                    {log.get(), STDERR_FILENO}}})));
@@ -187,7 +183,7 @@ class SystemdUnits : public ::testing::Test {
 
   /// A row of the table in docs/security.md, by its first cell.
   static Strings row(const std::string& process) {
-    for (const auto& line : lines_of(value_or_throw(read_file(source() + "/docs/security.md")))) {
+    for (const auto& line : lines_of(value_or_throw(read_file(source_file("docs/security.md"))))) {
       if (!line.starts_with("| " + process + " |")) continue;
       Strings cells;
       std::istringstream in(line.substr(2));
