@@ -123,8 +123,7 @@ void RealMpiTest::make_other_mpich(const std::string& prefix) {
   ASSERT_NE(bytes.find("4.0.2"), bytes.npos);
   for (auto at = bytes.find("4.0.2"); at != bytes.npos; at = bytes.find("4.0.2", at))
     bytes.replace(at, 5, "4.0.9");
-  fs::create_directories(prefix + "/lib");
-  std::ofstream(prefix + "/lib/libmpich.so.12") << bytes;
+  write_text_file(prefix + "/lib/libmpich.so.12", bytes);
 }
 
 void RealMpiTest::copy_mpi(const std::string& directory) const {

@@ -61,13 +61,8 @@ inline std::string rows_of(const FakeJob& job) {
   return out;
 }
 
-inline void write_text(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
-
 /// Writes the archive's files to `directory`.
 inline void write_files(const FakeJob& job, const std::string& directory) {
-  fs::create_directories(directory);
   Json meta{{"heddle_job", 1},
             {"jobid", job.id},
             {"cluster", job.cluster},
@@ -85,11 +80,11 @@ inline void write_files(const FakeJob& job, const std::string& directory) {
             {"environment", {{"OMP_NUM_THREADS", "2"}}},
             {"cgroup", job.cgroup}};
   meta.update(job.more);
-  write_text(directory + "/job.json", meta.dump());
-  write_text(directory + "/processes.tsv", kHeader + rows_of(job));
+  write_text_file(directory + "/job.json", meta.dump());
+  write_text_file(directory + "/processes.tsv", kHeader + rows_of(job));
   std::string libraries = "set\tname\tpath\tfailed\n";
   for (const auto& [name, path] : job.libraries) libraries += "1\t" + name + "\t" + path + "\t\n";
-  write_text(directory + "/libraries.tsv", libraries);
+  write_text_file(directory + "/libraries.tsv", libraries);
 }
 
 inline std::string pack(const std::string& directory, const std::string& archive) {

@@ -91,8 +91,7 @@ int main(int c, char** v) {
 /// What ld.so reads to load a program is that program's, however it was executed.
 TEST_F(Collected, a_program_behind_an_exec_has_its_own_start_and_memory) {
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 100});
-  std::ofstream(dir_ / "wrapper") << "#!/bin/sh\nexec " << farm.program << "\n";
-  fs::permissions(dir_ / "wrapper", fs::perms(0755));
+  write_text_file(dir_ / "wrapper", "#!/bin/sh\nexec " + farm.program + "\n", 0755);
   ASSERT_EQ(collect({"sh", "-c", farm.program + "; true"}).status, 0);
   const auto alone = archive_.of("app").at(0).sum("rchar");
   ASSERT_EQ(collect({dir_ / "wrapper"}).status, 0);

@@ -82,8 +82,7 @@ TEST(Container, id_is_that_of_the_engines_control_group) {
 TEST(ControlGroup, of_slurm_is_the_jobs_and_limits_hold_below) {
   const TestDir dir;
   const auto write = [&](const std::string& file, const std::string& text) {
-    fs::create_directories(fs::path(dir / file).parent_path());
-    std::ofstream(dir / file) << text << "\n";
+    write_text_file(dir / file, text + "\n");
   };
   // Slurm limits the job and the step, and its tasks are in groups of their own.
   const auto job = "system.slice/slurmstepd.scope/job_7/"s;

@@ -79,7 +79,7 @@ TEST(RealJobs, rca_names_the_injected_cause_and_leaves_sane_jobs_alone) {
   if (!usual.is_good() || !half.is_good() || !slow.is_good())
     HEDDLE_SKIP("no control group that limits memory and processor time can be made");
   TestDir dir;
-  write_text(dir / "worker.c", kWorker);
+  write_text_file(dir / "worker.c", kWorker);
   run_checked({"cc", "-O1", "-o", dir / "worker", dir / "worker.c", "-l:libz.so.1"});
   std::string many;
   for (int i = 0; i < 20; ++i) {

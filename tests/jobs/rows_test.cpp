@@ -130,8 +130,7 @@ int main(int c, char** v) {
   // Static by its headers, but no program that the kernel executes.
   auto broken = value_or_throw(read_file(unlinked));
   broken[18] = '\1', broken[19] = '\1';  // e_machine
-  std::ofstream(dir_ / "broken", std::ios::binary) << broken;
-  fs::permissions(dir_ / "broken", fs::perms::owner_all);
+  write_text_file(dir_ / "broken", broken, 0700);
   for (const std::string how : {"spawn", "spawnp", "vfork", "execvp", "execvpe", "execl", "execlp",
                                 "execle", "fexecve", "replace"}) {
     SCOPED_TRACE(how);

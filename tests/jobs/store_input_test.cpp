@@ -62,7 +62,7 @@ TEST_P(Store, sql_in_any_field_is_text) {
   };
   put("/usr/bin/app", sql("/usr/bin/app"));
   put("\t\tself\n", "\t" + sql("container") + "\t" + sql("self") + "\n");
-  write_text(dir_ / "sql/processes.tsv", table);
+  write_text_file(dir_ / "sql/processes.tsv", table);
   out({"submit", pack(dir_ / "sql", dir_ / "sql.tgz")});
   const auto rows = Json::parse(out({"query", "--format", "json"}));
   ASSERT_EQ(rows.size(), 1U);
@@ -95,13 +95,13 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
   const auto replace = [](const std::string& file, const std::string& what, const std::string& by) {
     auto text = value_or_throw(read_file(file));
     text.replace(text.find(what), what.size(), by);
-    write_text(file, text);
+    write_text_file(file, text);
   };
   out({"submit", archive({.id = "good"})});
   const auto good = archive({.id = "2"});
-  write_text(dir_ / "cut.tgz", value_or_throw(read_file(good)).substr(0, 300));
+  write_text_file(dir_ / "cut.tgz", value_or_throw(read_file(good)).substr(0, 300));
   expect_refused({"submit", dir_ / "cut.tgz"}, "not an archive of a job");
-  write_text(dir_ / "text.tgz", "hello");
+  write_text_file(dir_ / "text.tgz", "hello");
   expect_refused({"submit", dir_ / "text.tgz"}, "not an archive of a job");
   expect_refused({"submit", dir_ / "missing.tgz"}, "missing.tgz");
   expect_refused(
@@ -135,7 +135,7 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                  "version");
   expect_refused({"submit", make("deep",
                                  [&](const std::string& d) {
-                                   write_text(d + "/job.json", std::string(1'000'000, '['));
+                                   write_text_file(d + "/job.json", std::string(1'000'000, '['));
                                  })},
                  "nested too deep");
   // Read by a parser without a stack, copied and written by functions with one.
@@ -146,7 +146,7 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                                  [&](const std::string& d) {
                                    auto text = value_or_throw(read_file(d + "/job.json"));
                                    text.replace(text.rfind('}'), 1, deep(500'000));
-                                   write_text(d + "/job.json", text);
+                                   write_text_file(d + "/job.json", text);
                                  })},
                  "nested too deep");
   expect_refused({"submit", make("members",
@@ -154,7 +154,7 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                                    std::string text = R"({"heddle_job":1)";
                                    for (int i = 0; i < 500'000; ++i)
                                      text += fmt::format(R"(,"{:06}":1)", i);
-                                   write_text(d + "/job.json", text + "}");
+                                   write_text_file(d + "/job.json", text + "}");
                                  })},
                  "too many members");
   expect_refused({"submit", make("commas",
@@ -181,7 +181,7 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
     Strings tables;
     for (int i = 0; i < 9; ++i) {
       tables.push_back(fmt::format("n{}-papiex.tsv", i));
-      write_text(dir_ / ("tables/" + tables.back()), "");
+      write_text_file(dir_ / ("tables/" + tables.back()), "");
       fs::resize_file(dir_ / ("tables/" + tables.back()), 300 << 20);
     }
     expect_refused({"submit", dir_ / "tables"}, "1024 MiB");
@@ -202,9 +202,10 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                                    fs::create_symlink("/etc/passwd", d + "/job.json");
                                  })},
                  "not a regular file");
-  expect_refused({"submit", make("other", [&](const std::string& d) { write_text(d + "/x", "x"); },
-                                 {"job.json", "x"})},
-                 "unknown file");
+  expect_refused(
+      {"submit", make("other", [&](const std::string& d) { write_text_file(d + "/x", "x"); },
+                      {"job.json", "x"})},
+      "unknown file");
   run_checked({"tar", "-C", dir_ / "other", "-czPf", dir_ / "outside.tgz", "--transform",
                "s,^,/tmp/../tmp/evil-,", "job.json"});
   expect_refused({"submit", dir_ / "outside.tgz"}, "unknown file");

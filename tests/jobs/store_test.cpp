@@ -107,9 +107,9 @@ TEST_P(Store, libraries_are_shown_for_each_process) {
   FakeJob job;
   job.processes = {{.pid = 10, .failed = 7}, {.pid = 11, .start = 10, .exename = "b"}};
   write_files(job, dir_ / "sizes");
-  write_text(dir_ / "sizes/libraries.tsv",
-             "set\tname\tpath\tfailed\tsize\n1\tlibc.so.6\t/lib/libc.so.6\t3\t4711\n"
-             "1\tlibmissing.so\t\t4\t\n");
+  write_text_file(dir_ / "sizes/libraries.tsv",
+                  "set\tname\tpath\tfailed\tsize\n1\tlibc.so.6\t/lib/libc.so.6\t3\t4711\n"
+                  "1\tlibmissing.so\t\t4\t\n");
   out({"submit", pack(dir_ / "sizes", dir_ / "sizes.tgz")});
   const auto rows = Json::parse(out({"show", "1", "--libs", "--format", "json"}));
   ASSERT_EQ(rows.size(), 4U);
@@ -131,7 +131,7 @@ TEST_P(Store, a_trace_is_joined_by_pid_program_and_time) {
       {.pid = 11, .ppid = 10, .generation = 1, .start = 2001, .finish = 900'000, .exename = "app"}};
   out({"submit", archive(one)});
   const auto trace = [&](const std::string& host, const std::string& events) {
-    write_text(
+    write_text_file(
         dir_ / "trace",
         "#heddle-trace\t1\n#host\t" + host + "\n#start\t" + std::to_string(kStart * 1000) +
             "\t2020-09-13T12:26:40.000000000Z\n#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n" +
@@ -170,7 +170,7 @@ TEST_P(Store, a_trace_is_joined_by_pid_program_and_time) {
   EXPECT_THAT(job({"submit", "--trace", dir_ / "trace", "1"}).err, Not(HasSubstr("--partial")));
   std::string runs = value_or_throw(read_file(trace("n1", "")));
   for (int doubled = 0; doubled < 10; ++doubled) runs += runs;
-  write_text(dir_ / "trace", runs);
+  write_text_file(dir_ / "trace", runs);
   expect_refused({"submit", "--trace", dir_ / "trace", "1"}, "too many runs");
   expect_refused({"submit", "--trace", trace("n1", events), "2"}, "no such job");
   EXPECT_EQ(job({"submit", "--trace", dir_ / "trace", "1", "2"}).status, 2);
@@ -371,13 +371,14 @@ TEST_P(Store, old_jobs_are_retired_but_those_of_models) {
 
 TEST_P(Store, reads_the_layout_of_epmt_but_never_its_pickle) {
   fs::create_directories(dir_ / "e");
-  write_text(dir_ / "e/job_metadata", "\x80\x04\x95 pickle");
+  write_text_file(dir_ / "e/job_metadata", "\x80\x04\x95 pickle");
   std::string header(kHeader);
-  write_text(dir_ / "e/n7-papiex-header.tsv", header.substr(0, header.find("\tmarks")));
-  write_text(dir_ / "e/n7-papiex.tsv",
-             fmt::format("{{10, 0, 7, 8, 9, 1, 2, 3, "
-                         "4}}\top:x\tn7\tls\t/bin/ls\t0\t0\t10\t0\t1\t1\t1\t1\t{}\t{}\t-l /tmp\n",
-                         kStart, kStart + 5000));
+  write_text_file(dir_ / "e/n7-papiex-header.tsv", header.substr(0, header.find("\tmarks")));
+  write_text_file(
+      dir_ / "e/n7-papiex.tsv",
+      fmt::format("{{10, 0, 7, 8, 9, 1, 2, 3, "
+                  "4}}\top:x\tn7\tls\t/bin/ls\t0\t0\t10\t0\t1\t1\t1\t1\t{}\t{}\t-l /tmp\n",
+                  kStart, kStart + 5000));
   run_checked({"tar", "-C", dir_ / "e", "-czf", dir_ / "685000.tgz", "./job_metadata",
                "./n7-papiex-header.tsv", "./n7-papiex.tsv"});
   out({"submit", dir_ / "685000.tgz"});
@@ -452,7 +453,7 @@ TEST_P(Sqlite, full_disk_leaves_the_database_as_it_was) {
 
 TEST_P(Sqlite, mistyped_database_is_named_and_no_directory_made) {
   const auto file = archive({});
-  write_text(dir_ / "empty.db", "");
+  write_text_file(dir_ / "empty.db", "");
   expect_refused({"query", "--db", dir_ / "empty.db"},
                  (dir_ / "empty.db") + ": the database has no store of jobs");
   for (const std::string command : {"submit", "migrate"}) {

@@ -23,8 +23,8 @@ TEST(TraceLimits, each_refuses_the_trace_and_stores_nothing) {
   for (int i = 0; i < 100; ++i)  // each twice
     text += "1000\t10\t10\topen\tOK\t/" + std::string(1000, static_cast<char>('a' + i % 50 / 2)) +
             std::to_string(i % 50) + "\n";
-  test::write_text(dir / "trace", text);
-  test::write_text(dir / "twice", text + text);
+  test::write_text_file(dir / "trace", text);
+  test::write_text_file(dir / "twice", text + text);
   const auto files = [&] { return to_int(database->query("SELECT COUNT(*) FROM t_file")[0][0]); };
   const auto refusal = [&](const std::string& file, const TraceLimits& limits) -> std::string {
     try {

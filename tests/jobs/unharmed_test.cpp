@@ -219,8 +219,7 @@ int main(int argc, char** argv) {
 }
 
 TEST_F(Collected, a_job_starts_where_name_services_hang) {
-  std::ofstream(dir_ / "id") << "#!/bin/sh\nexec sleep 1000\n";
-  fs::permissions(dir_ / "id", fs::perms(0755));
+  write_text_file(dir_ / "id", "#!/bin/sh\nexec sleep 1000\n", 0755);
   const auto mounted = "mount --make-rprivate / && mount --bind " + (dir_ / "id") + " /usr/bin/id";
   if (run({"unshare", "-m", "sh", "-c", mounted}, options_).status != 0)
     HEDDLE_SKIP("no file can be mounted over id(1)");

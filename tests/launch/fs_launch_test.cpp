@@ -12,8 +12,7 @@ class FsLaunch : public LaunchFixture {};
 /// As CTI_LAUNCHER_WRAPPER has it: fs-launch and its options in a variable before a launcher's
 /// line.
 TEST_F(FsLaunch, is_a_prefix_that_changes_no_word_of_the_launchers_line) {
-  std::ofstream(dir_ / "launcher") << "#!/bin/sh\nprintf '[%s]' \"$@\"; exit 5\n";
-  fs::permissions(dir_ / "launcher", fs::perms(0755));
+  write_text_file(dir_ / "launcher", "#!/bin/sh\nprintf '[%s]' \"$@\"; exit 5\n", 0755);
   const auto line =
       " ./launcher -n 4 --map x --report -q '' 'a  b' '*' '$HOME' -- ./app : --slow -- y"s;
   const auto bare = sh(line), ours = sh("W=\"$FS_LAUNCH --slow / --via direct\"; $W" + line);
@@ -128,8 +127,7 @@ TEST_F(FsLaunch, dry_run_prints_what_a_shell_runs) {
       EXPECT_EQ(plan.out.find(control), std::string::npos);
   }
   options_.env.pop_back();
-  std::ofstream(dir_ / "A=b") << "#!/bin/sh\necho $HEDDLE_LAUNCH\n";
-  fs::permissions(dir_ / "A=b", fs::perms(0755));
+  write_text_file(dir_ / "A=b", "#!/bin/sh\necho $HEDDLE_LAUNCH\n", 0755);
   options_.env.push_back("PATH=" + dir_.path() + ":" + std::getenv("PATH"));
   EXPECT_THAT(sh(launch({"A=b"}, {"--dry-run"}).out).out, HasSubstr(fs_launch_));
 }

@@ -146,10 +146,10 @@ TEST_F(OnNodes, bundle_is_shipped_once_and_libraries_are_not_read_from_their_fil
 /// The bundle's file is gone once the nodes have their copies: no rank reads it.
 TEST_F(OnNodes, bundle_is_shipped_to_nodes_that_srun_allocates) {
   const auto output = make_bundle(*cluster_, bin_, dir_ / "farm");
-  std::ofstream(dir_ / "prolog") << "#!/bin/sh\nmv app.bundle gone && printf '%s\\n' \"$0\" \"$@\" "
-                                    "\"${LD_AUDIT-none}\" >>said\n";
-  fs::permissions(dir_ / "prolog", fs::perms(0755));
-  const auto path = dir_ / "prolog";
+  const auto path = write_text_file(dir_ / "prolog",
+                                    "#!/bin/sh\nmv app.bundle gone && printf '%s\\n' \"$0\" \"$@\" "
+                                    "\"${LD_AUDIT-none}\" >>said\n",
+                                    0755);
   const auto launch = [&](const std::string& before) {
     const auto done = cluster_->sh(before + fs_launch_ +
                                    " --report --map app.bundle srun -Q -N4 -n8 farm/app 'a b' ''");
@@ -248,8 +248,7 @@ TEST_F(OnNodes, node_without_heddle_leaves_the_job_unguided_as_a_whole) {
     EXPECT_THAT(ranks.err, testing::ContainsRegex("\nn1 +1 +0 .*do not answer: n3\n"));
   }
   // Several ranks of a node, each with a prolog, which looks too, and two steps of a job at once.
-  std::ofstream(dir_ / "prolog") << "#!/bin/sh\ntrue\n";
-  fs::permissions(dir_ / "prolog", fs::perms(0755));
+  write_text_file(dir_ / "prolog", "#!/bin/sh\ntrue\n", 0755);
   std::ofstream(dir_ / "steps") << "for i in 1 2; do srun -Q -O --overlap -n5 --task-prolog="
                                 << dir_ / "prolog"
                                 << " sh -c 'echo $(hostname) ${LD_AUDIT-none}' & done; wait\n";

@@ -123,9 +123,8 @@ class OfAPythonProgram : public OnSlowFiles {
     main << "import numpy, os, sys, time\n";
     for (int i = 0; i < 100; ++i) {
       const auto name = "p" + std::to_string(i), package = files() + "/site/" + name;
-      fs::create_directories(package);
-      std::ofstream(package + "/__init__.py") << "from . import m\n";
-      std::ofstream(package + "/m.py") << "x = 1\n";
+      write_text_file(package + "/__init__.py", "from . import m\n");
+      write_text_file(package + "/m.py", "x = 1\n");
       main << "import " << name << "\n";
     }
     main << "print(numpy.__file__, sum(p.m.x for n, p in globals().items() if n[1:].isdigit()))\n"
@@ -295,19 +294,18 @@ TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {
   // n4: another CPU, as ld.so and the resolver see it.
   for (const auto& [directory, value] :
        {std::pair{"lib/glibc-hwcaps/x86-64-v3", "3"}, {"lib", "1"}}) {
-    fs::create_directories(dir_ / directory);
-    std::ofstream(dir_ / "x.c") << "int level() { return " << value << "; }\n";
-    run_checked({"cc", "-shared", "-fPIC", "-Wl,-soname,libx.so", "-o",
-                 dir_ / (directory + "/libx.so"s), dir_ / "x.c"});
+    build_library({dir_ / (directory + "/libx.so"s),
+                   "int level() { return "s + value + "; }",
+                   {"-Wl,-soname,libx.so"}});
   }
-  std::ofstream(dir_ / "app.c")
-      << "#include <stdio.h>\nint level();\nint main() { printf(\"%d\\n\", level()); }\n";
-  run_checked({"cc", "-o", dir_ / "app", dir_ / "app.c", dir_ / "lib/libx.so",
-               "-Wl,-rpath," + (dir_ / "lib")});
+  build_program({dir_ / "app",
+                 "#include <stdio.h>\nint level();\nint main() { printf(\"%d\\n\", level()); }",
+                 {dir_ / "lib/libx.so", "-Wl,-rpath," + (dir_ / "lib")}});
   if (run({dir_ / "app"}).out != "3\n") return;  // this CPU has no x86-64-v3
-  std::ofstream(dir_ / "prolog")
-      << "#!/bin/sh\n[ $(hostname) != n4 ] || echo export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2\n";
-  fs::permissions(dir_ / "prolog", fs::perms(0755));
+  write_text_file(
+      dir_ / "prolog",
+      "#!/bin/sh\n[ $(hostname) != n4 ] || echo export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2\n",
+      0755);
   const auto cpus = cluster_->sh(bin_ + "/fs-resolve build -o app.map app >out && " + fs_launch_ +
                                  " --report --slow / --map app.map srun -Q -N4 -n4 --task-prolog=" +
                                  (dir_ / "prolog") + " ./app | sort");
@@ -318,8 +316,7 @@ TEST_F(OnOddNodes, jobs_run_and_the_report_names_the_node) {
 TEST_F(OnOddNodes, foreign_programs_and_a_node_that_does_not_answer_fail_as_without) {
   auto foreign = read_file("/bin/true").value_or("");
   foreign.at(18) = '\x16';  // e_machine: IBM S/390
-  std::ofstream(dir_ / "foreign") << foreign;
-  fs::permissions(dir_ / "foreign", fs::perms(0755));
+  write_text_file(dir_ / "foreign", foreign, 0755);
   const auto bare = cluster_->sh("srun -Q -w n1 -n1 ./foreign");
   const auto ours = cluster_->sh(fs_launch_ + " srun -Q -w n1 -n1 ./foreign");
   EXPECT_NE(bare.status, 0);

@@ -152,8 +152,7 @@ TEST_P(Launched, static_programs_run_and_are_counted) {
   EXPECT_EQ(held.out, GetParam().two[0] == "mpirun.openmpi" ? "" : "static\nstatic\n");
   const auto none = launch({"true"}, {"--report"});
   EXPECT_THAT(none.err, HasSubstr("fs-launch: no rank reported"));
-  std::ofstream(dir_ / "script") << "#!/bin/sh\necho $0 $1\n";
-  fs::permissions(dir_ / "script", fs::perms(0755));
+  write_text_file(dir_ / "script", "#!/bin/sh\necho $0 $1\n", 0755);
   const auto script = launch(two({dir_ / "script", "a b"}), {"--report"});
   EXPECT_EQ(script.out, (dir_ / "script") + " a b\n" + (dir_ / "script") + " a b\n");
   EXPECT_THAT(script.err, HasSubstr("2 of 2 ranks guided"));
@@ -319,8 +318,7 @@ TEST_P(Launched, programs_that_cannot_start_fail_as_without) {
   fs::remove(dir_ / "libgone.so");
   auto foreign = read_file("/bin/true").value_or("");
   foreign.at(18) = '\x16';  // e_machine: IBM S/390
-  std::ofstream(dir_ / "foreign") << foreign;
-  fs::permissions(dir_ / "foreign", fs::perms(0755));
+  write_text_file(dir_ / "foreign", foreign, 0755);
   for (const auto& program : {app, dir_ / "foreign"}) {
     // env(1), by which mpirun starts its ranks then, has a shell read what the kernel refuses.
     if (program != app && GetParam().two[0] == "mpirun.openmpi") continue;

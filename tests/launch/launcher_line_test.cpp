@@ -67,8 +67,7 @@ TEST_F(LaunchersLine, users_own_hooks_are_chained_or_left) {
   EXPECT_EQ(ranks.out, "/usr/bin/nice\n/usr/bin/nice\n") << ranks.err;
   // A site's or user's configuration of Open MPI has it, which variables would hide.
   const auto in_file = [&](const std::string& file, const std::string& variable) {
-    fs::create_directories(fs::path(file).parent_path());
-    std::ofstream(file) << "# orte_fork_agent = none\n orte_fork_agent=/usr/bin/nice -n 3\n";
+    write_text_file(file, "# orte_fork_agent = none\n orte_fork_agent=/usr/bin/nice -n 3\n");
     options_.env.back() = variable;
     plan = launch({"true"}, {"--dry-run"});
     EXPECT_THAT(plan.err, HasSubstr(file + ": sets orte_fork_agent, which stays"));
@@ -82,9 +81,8 @@ TEST_F(LaunchersLine, users_own_hooks_are_chained_or_left) {
   in_file(dir_ / "site.conf", "OMPI_MCA_mca_base_param_files=/nonexistent," + dir_ / "site.conf");
   // Of an installation of its own.
   fs::create_directories(dir_ / "opt/bin");
-  fs::create_directories(dir_ / "opt/etc");
   fs::copy_file("/bin/true", dir_ / "opt/bin/mpirun");
-  std::ofstream(dir_ / "opt/etc/openmpi-mca-params.conf") << "orte_fork_agent = nice\n";
+  write_text_file(dir_ / "opt/etc/openmpi-mca-params.conf", "orte_fork_agent = nice\n");
   options_.env.back() = "HOME=" + dir_ / "home";
   EXPECT_THAT(launch({dir_ / "opt/bin/mpirun"}, {"--dry-run"}).err, HasSubstr("opt/etc/openmpi-"));
   EXPECT_EQ(launch({"true"}, {"--dry-run"}).err, "");

@@ -93,8 +93,7 @@ TEST_F(ProfileOfALaunch, of_a_directory_that_others_may_write_to_is_refused_and_
   fs::permissions(dir_ / "config", fs::perms(0777));
   EXPECT_EQ(launch({"echo", "ran"}).out, "ran\n");
   EXPECT_EQ(launch({"--profile", "p", "echo", "ran"}).status, 3);
-  fs::create_directories(dir_ / "config/heddle/profiles");
-  std::ofstream(dir_ / "config/heddle/profiles/selected") << "p\n";
+  write_text_file(dir_ / "config/heddle/profiles/selected", "p\n");
   const auto refused = launch({"echo", "ran"});
   EXPECT_EQ(refused.status, 3);
   EXPECT_EQ(refused.out, "");
@@ -115,8 +114,7 @@ TEST_F(ProfileOfALaunch, that_cannot_be_read_starts_nothing) {
   EXPECT_EQ(launch(touch).status, 0);
   EXPECT_TRUE(fs::exists(dir_ / "started"));
   // A program of that name is reached behind "--".
-  std::ofstream(dir_ / "profile") << "#!/bin/sh\necho program \"$@\"\n";
-  fs::permissions(dir_ / "profile", fs::perms(0755));
+  write_text_file(dir_ / "profile", "#!/bin/sh\necho program \"$@\"\n", 0755);
   EXPECT_EQ(launch({"--", "profile", "list"}, {"PATH=" + dir_.path() + ":/usr/bin:/bin"}).out,
             "program list\n");
 }

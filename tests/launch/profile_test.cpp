@@ -21,8 +21,7 @@ struct Profiles : ::testing::Test {
   std::string file(const std::string& name) const { return directory_.path() + "/" + name; }
   /// load("x") with this file; the message of its failure.
   std::string refusal(const std::string& text) const {
-    fs::create_directories(directory_.path());
-    std::ofstream(file("x.json")) << text;
+    write_text_file(file("x.json"), text);
     const auto loaded = directory_.load("x");
     return loaded ? "loaded" : loaded.error().message();
   }

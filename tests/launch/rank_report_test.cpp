@@ -53,8 +53,7 @@ TEST(ReportTable, job_of_which_no_rank_reports_has_a_reason) {
 TEST(ReportDirectories, what_killed_launches_left_is_removed_and_no_other) {
   const TestDir dir;
   const auto make = [&](const std::string& name, bool is_old) {
-    fs::create_directories(dir / name);
-    std::ofstream(dir / (name + "/n1")) << "0 1 1 1 0 0 0 0\n";
+    write_text_file(dir / (name + "/n1"), "0 1 1 1 0 0 0 0\n");
     if (is_old) run_checked({"touch", "-d", "-2 minutes", dir / name});
   };
   const auto host = lines_of(run_checked({"uname", "-n"}).out).at(0);

@@ -42,10 +42,7 @@ class WorkerSandboxTest : public ::testing::Test {
     return inside([&] { return ::open(path.c_str(), flags, 0600); }, reopened);
   }
 
-  std::string write(const std::string& name) const {
-    write_text_file(dir_ / name, name);
-    return dir_ / name;
-  }
+  std::string write(const std::string& name) const { return write_text_file(dir_ / name, name); }
 
   TestDir dir_;
 };

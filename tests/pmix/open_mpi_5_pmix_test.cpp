@@ -71,10 +71,7 @@ int main(int argc, char** argv) {
                 dir_.path(), commands},
                {.deadline = std::chrono::minutes(2)});
   }
-  std::string text(const std::string& name) const {
-    std::ifstream in(dir_ / name);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
+  std::string text(const std::string& name) const { return read_file(dir_ / name).value_or(""); }
   Strings event_names() const {
     Strings out;
     for (const auto& line : lines_of(text("events"))) out.push_back(Json::parse(line)["event"]);

@@ -48,10 +48,7 @@ class Pmix : public ::testing::Test {
     return pmix(Strings{"run"} + options +
                 Strings{fs_launch_, "pmix", "launch", "-n", ranks, "--"} + command);
   }
-  std::string text(const std::string& name) const {
-    std::ifstream in(dir_ / name);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
+  std::string text(const std::string& name) const { return read_file(dir_ / name).value_or(""); }
   std::vector<Json> events() const {
     std::vector<Json> out;
     for (const auto& line : lines_of(text("events"))) out.push_back(Json::parse(line));

@@ -217,8 +217,7 @@ TEST_F(Sessions, node_that_dies_during_a_session_is_named_and_the_others_are_cle
 TEST(Session, is_refused_in_time_when_slurm_does_not_answer) {
   HEDDLE_STAGED(fs_launch, "fs-launch");
   TestDir dir;
-  std::ofstream(dir / "squeue") << "#!/bin/sh\nexec sleep 1000\n";
-  fs::permissions(dir / "squeue", fs::perms(0755));
+  write_text_file(dir / "squeue", "#!/bin/sh\nexec sleep 1000\n", 0755);
   const auto made = run({fs_launch, "session", "create", "--job", "7", "--timeout", "1"},
                         {.env = {"PATH=" + dir.path() + ":" + std::getenv("PATH"),
                                  "XDG_CACHE_HOME=" + dir.path(), "XDG_RUNTIME_DIR=" + dir.path()}});

@@ -20,8 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 void write_script(const std::string& path, const std::string& text) {
-  std::ofstream(path) << "#!/bin/bash\n" << text << "\n";
-  fs::permissions(path, fs::perms(0755));
+  write_text_file(path, "#!/bin/bash\n" + text + "\n", 0755);
 }
 
 /// A directory with a bundle of 12 MB, two blocks of sbcast's, which says nothing to a loader.

@@ -3,13 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
+#include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/slow_mount.hpp"
 #include "tests/support/test_dir.hpp"
@@ -29,11 +28,7 @@ using Words = std::vector<std::string>;
 class PythonTreesTest : public ::testing::Test {
  protected:
   std::string put(const std::string& path, const std::string& text = "x") const {
-    const auto whole = path.starts_with('/') ? path : dir_ / path;
-    fs::create_directories(fs::path(whole).parent_path());
-    std::ofstream(whole) << text;
-    ::chmod(whole.c_str(), 0755);
-    return whole;
+    return write_text_file(path.starts_with('/') ? path : dir_ / path, text, 0755);
   }
   std::string mkdir(const std::string& path) const {
     fs::create_directories(dir_ / path);

@@ -18,6 +18,7 @@
 #include "base/child.hpp"
 #include "base/mounts.hpp"
 #include "resolver/map/tree_index.hpp"
+#include "tests/support/build_elf.hpp"
 #include "tests/support/slow_mount.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -33,10 +34,7 @@ class ReadTreesTest : public ::testing::Test {
   ReadTreesTest() { request_.never = {fs::current_path()}; }
 
   std::string put(const std::string& path, const std::string& text = "x") const {
-    const auto whole = dir_ / path;
-    fs::create_directories(fs::path(whole).parent_path());
-    std::ofstream(whole) << text;
-    return whole;
+    return write_text_file(dir_ / path, text);
   }
   Result<ReadTrees> read() const { return read_trees(request_); }
   Result<ReadTrees> read(const std::string& named) {
