@@ -351,7 +351,7 @@ TEST_P(MpiFamily, four_ranks_compute_the_right_sum) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, MpiFamily, ::testing::Values("openmpi", "mpich"),
-                         [](const auto& family) { return std::string(family.param); });
+                         kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -13,13 +13,6 @@
 namespace heddle::test {
 namespace {
 
-std::string random_bytes(std::size_t size, unsigned seed) {
-  std::mt19937_64 random(seed);
-  std::string out(size, '\0');
-  for (auto& c : out) c = static_cast<char>(random());
-  return out;
-}
-
 std::set<std::string> names_below(const std::string& directory) {
   std::set<std::string> out;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {

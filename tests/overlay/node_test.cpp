@@ -35,10 +35,7 @@ class Node : public ::testing::Test {
   void start(Strings options) {
     Strings argv{"fs-mount", "--prefetch", "0", "--log", dir_ / "log", "--node", dir_ / "node"};
     argv.insert(argv.begin() + 1, options.begin(), options.end());
-    const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
-    service_.emplace(value_or_throw(spawn(
-        fs_mount(), argv,
-        {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}})));
+    service_.emplace(start_silently(fs_mount(), argv));
     ASSERT_TRUE(wait_until(10s, [&] { return static_cast<bool>(connect()); }));
   }
   void end() {

@@ -10,6 +10,14 @@ namespace heddle::test {
 /// The fs-mount under test: $HEDDLE_FS_MOUNT, else the staged one.
 std::string fs_mount();
 
+/// `size` bytes that no compression makes smaller; another `seed` gives others.
+inline std::string random_bytes(std::size_t size, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::string out(size, '\0');
+  for (auto& c : out) c = static_cast<char>(random());
+  return out;
+}
+
 /// A map's content made of real files, without a resolver.
 class MapMaker {
  public:

@@ -13,13 +13,6 @@
 
 namespace heddle::test {
 
-inline std::string random_bytes(std::size_t size, unsigned seed) {
-  std::mt19937_64 random(seed);
-  std::string out(size, '\0');
-  for (auto& c : out) c = static_cast<char>(random());
-  return out;
-}
-
 inline struct stat status_of(const std::string& path) {
   struct stat out {};
   if (::lstat(path.c_str(), &out) != 0) throw Error::from_errno(path, "lstat");

@@ -56,12 +56,8 @@ class Pmix : public ::testing::Test {
   }
   /// Starts it in the background, and waits for `file`.
   Child start(const Strings& argv, const std::string& file) const {
-    SpawnOptions options;
-    const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
-    options.fds = {{null.get(), 0}, {null.get(), 1}, {null.get(), 2}};
-    auto child = value_or_throw(
-        spawn("/usr/bin/env", Strings{"env", "-C", dir_.path(), "TMPDIR=" + dir_ / "tmp"} + argv,
-              options));
+    auto child = start_silently("/usr/bin/env",
+                                Strings{"env", "-C", dir_.path(), "TMPDIR=" + dir_ / "tmp"} + argv);
     EXPECT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / file); })) << to_shell(argv);
     return child;
   }

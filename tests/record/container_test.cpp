@@ -95,8 +95,7 @@ TEST_P(RecorderInContainers, static_mount_serves_a_map_in_the_image) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Debian, RecorderInContainers,
-                         testing::Values("bullseye", "bookworm", "trixie"),
-                         [](const auto& suite) { return std::string(suite.param); });
+                         testing::Values("bullseye", "bookworm", "trixie"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

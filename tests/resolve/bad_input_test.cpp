@@ -53,8 +53,8 @@ TEST_F(BadInput, directory_of_damaged_programs_makes_a_map) {
   expect_clean_end(built, "build");
   EXPECT_EQ(built.status, 0) << built.err;
   // Some are intact enough; each other one is named.
-  EXPECT_GT(lines_of(built.err), 200U);
-  EXPECT_LT(lines_of(built.err), 4U * kEach);
+  EXPECT_GT(lines_of(built.err).size(), 200U);
+  EXPECT_LT(lines_of(built.err).size(), 4U * kEach);
   EXPECT_GT(shown()["programs"].size(), 200U);
   EXPECT_EQ(resolve({"verify", map_}).status, 0);
 }
@@ -68,7 +68,7 @@ TEST_F(BadInput, programs_of_another_class_or_machine_are_refused) {
   for (const auto& path : {narrow, foreign}) {
     const auto result = resolve({"build", "-o", map_, path});
     EXPECT_EQ(result.status, 3) << result.err;
-    EXPECT_EQ(lines_of(result.err), 1U) << result.err;
+    EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
     EXPECT_THAT(result.err, HasSubstr("not for the machine of"));
     EXPECT_FALSE(fs::exists(map_));
   }

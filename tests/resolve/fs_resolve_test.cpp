@@ -253,7 +253,7 @@ TEST_F(FsResolve, input_that_is_no_program_is_one_clear_error) {
   for (const auto& path : {text, dir_ / "loop", dir_ / "nothing", dir_ / "fifo", truncated}) {
     const auto result = resolve({"build", "-o", map_, path});
     EXPECT_EQ(result.status, 3) << path << result.err;
-    EXPECT_EQ(lines_of(result.err), 1U) << result.err;
+    EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
     EXPECT_FALSE(fs::exists(map_));
   }
   EXPECT_THAT(resolve({"build", "-o", map_, text}).err,
@@ -271,7 +271,7 @@ TEST_F(FsResolve, unwritable_map_is_one_error) {
                                  options_)}) {
     if (result.status == 9 || result.status == 1) HEDDLE_SKIP("cannot mount a tmpfs");
     EXPECT_EQ(result.status, 3);
-    EXPECT_EQ(lines_of(result.err), 1U) << result.err;
+    EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
     EXPECT_EQ(result.out, "") << "left on the full disk";
   }
 }

@@ -25,9 +25,6 @@ class ResolveFixture : public ::testing::Test {
   }
   Json json_of(const Words& words) const { return Json::parse(resolve(words).out); }
   Json shown() const { return json_of({"show", "--json", map_}); }
-  static std::size_t lines_of(const std::string& text) {
-    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-  }
 
   TestDir dir_;
   std::string fs_resolve_;

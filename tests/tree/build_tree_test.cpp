@@ -112,7 +112,7 @@ TEST_F(BuildTree, refuses_with_one_clear_error_and_keeps_the_old_map) {
     const auto result = resolve(words);
     EXPECT_NE(result.status, 0) << why;
     EXPECT_THAT(result.err, HasSubstr(why));
-    EXPECT_LE(lines_of(result.err), 2U) << result.err;
+    EXPECT_LE(lines_of(result.err).size(), 2U) << result.err;
   };
   write_text_file(dir_ / "setid/file", "x");
   ASSERT_EQ(::chmod((dir_ / "setid/file").c_str(), 02755), 0);
