@@ -691,7 +691,9 @@ TEST_F(RunCache, a_relative_slow_directory_is_one_of_the_working_directory) {
 TEST_F(RunCache, marks_of_launchers_that_have_ended_are_removed) {
   const auto runtime = dir_ / "runtime";
   ASSERT_EQ(::mkdir(runtime.c_str(), 0700), 0);
-  if (::geteuid() == 0) ASSERT_EQ(::chown(runtime.c_str(), 65534, 65534), 0);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(runtime.c_str(), 65534, 65534), 0);
+  }
   fs::permissions(dir_.path(), fs::perms(0755));
   const std::string user = ::geteuid() == 0 ? "setpriv --reuid 65534 --clear-groups " : "";
   const auto launched =
