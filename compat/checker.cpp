@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <unordered_set>
 
 #include "base/try.hpp"
 #include "resolver/mpi/mpi_family.hpp"
@@ -27,8 +28,7 @@ constexpr std::uint64_t kPie = 0x08000000;  // DF_1_PIE
 enum class As : XXH64_hash_t { any = 1, exact = 2, bare = 3 };
 
 std::uint64_t hash_of(std::string_view text, As as) {
-  const auto hash = XXH3_64bits_withSeed(text.data(), text.size(), static_cast<XXH64_hash_t>(as));
-  return hash == 0 ? 1 : hash;
+  return XXH3_64bits_withSeed(text.data(), text.size(), static_cast<XXH64_hash_t>(as));
 }
 
 std::uint64_t exact_hash(const DynamicSymbol& symbol) {
@@ -56,37 +56,16 @@ class SymbolSet {
 
   void add(const ElfFacts& elf) {
     for (const auto& symbol : elf.exported_symbols) {
-      insert(hash_of(symbol.name, As::any));
-      insert(symbol.version.empty() ? hash_of(symbol.name, As::bare) : exact_hash(symbol));
+      hashes_.insert(hash_of(symbol.name, As::any));
+      hashes_.insert(symbol.version.empty() ? hash_of(symbol.name, As::bare) : exact_hash(symbol));
     }
   }
   bool satisfies(const Reference& reference) const {
-    return contains(reference.exact) || contains(reference.bare);
+    return hashes_.contains(reference.exact) || hashes_.contains(reference.bare);
   }
 
  private:
-  std::size_t slot_of(std::uint64_t hash) const {
-    const auto mask = slots_.size() - 1;
-    auto at = hash & mask;
-    while (slots_[at] != 0 && slots_[at] != hash) at = (at + 1) & mask;
-    return at;
-  }
-  bool contains(std::uint64_t hash) const { return !slots_.empty() && slots_[slot_of(hash)] != 0; }
-  void insert(std::uint64_t hash) {
-    if ((used_ + 1) * 2 > slots_.size()) grow();
-    auto& slot = slots_[slot_of(hash)];
-    used_ += slot == 0;
-    slot = hash;
-  }
-  void grow() {
-    auto old = std::move(slots_);
-    slots_.assign(old.empty() ? 1024 : old.size() * 2, 0);
-    for (const auto hash : old)
-      if (hash != 0) slots_[slot_of(hash)] = hash;
-  }
-
-  std::vector<std::uint64_t> slots_;  ///< open addressing, 0: free; a power of two in size
-  std::size_t used_ = 0;
+  std::unordered_set<std::uint64_t> hashes_;
 };
 
 /// Static programs, PIE or not: they have no loader.

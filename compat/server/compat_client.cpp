@@ -8,11 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include <compat_v2.grpc.pb.h>
 #include "base/command_line.hpp"
@@ -21,6 +19,7 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/run_main.hpp"
+#include "base/task_pool.hpp"
 #include "base/try.hpp"
 #include "compat/server/token_file.hpp"
 #include "compat/verdict.hpp"
@@ -37,7 +36,6 @@ struct Options {
   std::string own_token;  ///< used when `token` is empty, for servers at local addresses only
 };
 
-constexpr std::size_t kMostAtOnce = 64;
 constexpr std::chrono::milliseconds kConnectLimit{1500}, kAnswerLimit{30'000};
 
 Verdict from_v2(v2::Verdict verdict) {
@@ -116,18 +114,15 @@ Result<Judgement> ask(const std::string& address, const std::string& artifact,
   return from_v2(response);
 }
 
-/// Asks up to kMostAtOnce servers at the same time; the results are in their order.
+/// Asks all servers, TaskPool::kMostThreads of them at the same time; the results are in their
+/// order.
 std::vector<Result<Judgement>> ask_all(const std::string& artifact, const Options& options) {
   const auto& servers = options.servers;
   std::vector<Result<Judgement>> out(servers.size(), fail("", "not asked"));
-  std::atomic<std::size_t> next{0};
-  std::vector<std::thread> threads;
-  for (std::size_t n = 0; n < std::min(servers.size(), kMostAtOnce); ++n)
-    threads.emplace_back([&] {
-      for (auto i = next++; i < servers.size(); i = next++)
-        out[i] = ask(servers[i], artifact, options);
-    });
-  for (auto& thread : threads) thread.join();
+  TaskPool pool;
+  for (std::size_t i = 0; i < servers.size(); ++i)
+    pool.add([&, i] { out[i] = ask(servers[i], artifact, options); });
+  pool.wait();
   return out;
 }
 

@@ -15,6 +15,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "base/output_file.hpp"
 #include "base/try.hpp"
 
 namespace heddle::compat {
@@ -38,13 +39,10 @@ Result<void> make_token(const std::string& path) {
   std::filesystem::create_directories(directory.parent_path(), ignored);
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
     return fail_errno(directory.string(), "cannot be made");
-  const auto aside = fmt::format("{}.{}", path, ::getpid());
-  const auto file = TRY(open_file(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
-  auto done = write_all(file.get(), fmt::format("{:02x}\n", fmt::join(bytes, "")), aside);
-  if (done && ::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST)
-    done = fail_errno(path, "cannot be made");
-  ::unlink(aside.c_str());
-  return done;
+  auto file = TRY(AtomicFile::create(path, 0600));
+  TRY(file.write(fmt::format("{:02x}\n", fmt::join(bytes, ""))));
+  TRY(file.commit_new(std::filesystem::path(path).filename()));
+  return {};
 }
 
 Result<std::string> read_open_token(int fd, const std::string& path) {

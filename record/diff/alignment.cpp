@@ -470,11 +470,6 @@ std::uint32_t edit_distance(Tokens a, Tokens b, Simd level) {
   return strips.last_row(a, b, false).back();
 }
 
-std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, bool backward,
-                                    Simd level) {
-  return Strips(alphabet, level).last_row(a, b, backward);
-}
-
 Script edit_script(Tokens a, Tokens b, const Effort& effort, Simd level) {
   Scripter scripter(a, b, effort, level);
   scripter.solve(a, b, std::nullopt);

@@ -15,11 +15,6 @@ namespace heddle::diff {
 // in strips, each over all columns, so the table of "which rows hold this token" is needed for one
 // strip only: any alphabet, linear memory.
 
-/// The last row of the table of a (rows) against b (columns): D(n, j) for j = 0 .. m.
-/// All tokens are below `alphabet`. With `backward` both are read from their ends.
-std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, bool backward,
-                                    Simd level);
-
 /// One strip: eight blocks of 64 rows, each in a lane.
 inline constexpr std::size_t kBlocks = 8, kStripRows = 64 * kBlocks;
 struct BitStrip {

@@ -214,25 +214,20 @@ void Loopback::fill_attr(int fd, const struct statx& st, fuse_attr& attr) {
   if ((S_ISCHR(st.stx_mode) || S_ISBLK(st.stx_mode)) && has_flag(fd, ST_NODEV)) attr.rdev = 0;
 }
 
-bool OpenDirectories::has(int fd, std::uint64_t node) {
+namespace {
+
+/// Whether everybody may search the directory `fd`. Only of these may the kernel cache entries,
+/// because it checks no rights on cached ones.
+bool all_may_search(int fd) {
   if (!CallerRights::are_many()) return true;
-  const auto now = monotonic_ms();
-  Known& known = known_[node % known_.size()];
-  {
-    const std::lock_guard lock(mutex_);
-    if (known.node == node && now < known.until_ms) return true;
-  }
-  // Without the lock: a server may not answer.
   struct statx st {};
   if (stat_fd(fd, st) != 0 || (st.stx_mode & 0111) != 0111) return false;
   // An ACL may give named users less than others.
-  if (::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) >= 0 ||
-      (errno != ENODATA && errno != EOPNOTSUPP))
-    return false;
-  const std::lock_guard lock(mutex_);
-  known = {node, now + kTrustMs};
-  return true;
+  return ::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) < 0 &&
+         (errno == ENODATA || errno == EOPNOTSUPP);
 }
+
+}  // namespace
 
 fuse_entry_out Loopback::entry_out(int fd, const struct statx& st) {
   fuse_entry_out out{};
@@ -275,7 +270,7 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
       !native_files.contains(nodes.path(request.node(), name)))
     return EACCES;
   entry.out = entry_out(fd ? fd.get() : is_cold ? -1 : file->get(), entry.st);
-  if (S_ISDIR(entry.st.stx_mode) && open_directories.has(parent->get(), request.node()))
+  if (S_ISDIR(entry.st.stx_mode) && all_may_search(parent->get()))
     entry.out.entry_valid = kDirectoryEntrySeconds;
   entry.out.nodeid = nodes.bind(request.node(), name, file_key(entry.st), std::move(fd));
   return 0;

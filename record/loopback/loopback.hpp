@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <set>
 #include <span>
@@ -37,23 +36,6 @@ class AccessLog {
 
 /// fs-record's child looks this name up in the root just before exec, which calls start().
 inline constexpr const char* kStartName = ".heddle-record-start";
-
-/// The directories that everybody may search. Only of these may the kernel cache entries, because
-/// it checks no rights on cached ones. Thread-safe.
-class OpenDirectories {
- public:
-  /// Whether the node `node` with the descriptor `fd` is one; looked at again after kTrustMs.
-  bool has(int fd, std::uint64_t node);
-
- private:
-  static constexpr std::int64_t kTrustMs = 20;
-  struct Known {
-    std::uint64_t node = 0;
-    std::int64_t until_ms = 0;
-  };
-  std::mutex mutex_;
-  std::array<Known, 256> known_;
-};
 
 /// The file system that shows `/` as it is and reports each access to an AccessLog.
 ///
@@ -119,7 +101,6 @@ struct Loopback {
   IoModes io_modes;
   HandleSet handles;
   StatCalls stat_calls;
-  OpenDirectories open_directories;
   Locks locks;
 };
 

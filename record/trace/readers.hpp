@@ -137,7 +137,6 @@ class CountedSink {
     sink_.end_run(counts_, ending);
   }
   bool open() const noexcept { return open_; }
-  const RunFooter& counts() const noexcept { return counts_; }
 
  private:
   TraceSink& sink_;
