@@ -11,9 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <future>
 #include <thread>
 #include <utility>
@@ -64,31 +62,11 @@ std::string inherited_signals() {
   return fmt::format("{:x}:{:x}", blocked, ignored);
 }
 
-/// The process that a thread of `collector` has started; 0: none is there.
-pid_t child_of(pid_t collector) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/task", collector), error), end;
-       !error && at != end; at.increment(error)) {
-    const auto children = read_file(at->path() / "children");
-    if (const pid_t first = children ? std::atoi(children->c_str()) : 0; first > 0) return first;
-  }
-  return 0;
-}
-
 /// As stopped as its child is, unless this process has been continued since.
 void stop_like(int number) {
   sigset_t pending;
   if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGCONT) == 1) return;
-  struct sigaction defaults {
-  }, before{};
-  defaults.sa_handler = SIG_DFL;
-  ::sigaction(number, &defaults, &before);
-  const auto only = set_of(number);
-  sigset_t mask;
-  ::raise(number);
-  ::sigprocmask(SIG_UNBLOCK, &only, &mask);
-  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
-  ::sigaction(number, &before, nullptr);
+  raise_default(number);
 }
 
 class Agent {

@@ -10,15 +10,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
 #include "base/channel.hpp"
 
 namespace heddle {
 
-namespace {
-
-/// With its default action, whatever is blocked or handled.
 void raise_default(int number) {
   struct sigaction defaults {
   }, before{};
@@ -27,13 +25,22 @@ void raise_default(int number) {
   sigset_t only, mask;
   ::sigemptyset(&only);
   ::sigaddset(&only, number);
-  ::sigprocmask(SIG_UNBLOCK, &only, &mask);
+  // While it is blocked, so that a SIGCONT that comes now takes a pending stop back.
   ::raise(number);
+  ::sigprocmask(SIG_UNBLOCK, &only, &mask);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::sigaction(number, &before, nullptr);
 }
 
-}  // namespace
+pid_t child_of(pid_t process) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/task", process), error), end;
+       !error && at != end; at.increment(error)) {
+    const auto children = read_file(at->path() / "children");
+    if (const pid_t first = children ? std::atoi(children->c_str()) : 0; first > 0) return first;
+  }
+  return 0;
+}
 
 int end_like(AppEnd end) {
   if (end.signal == 0) return end.status;
@@ -69,17 +76,6 @@ SignalRelay::~SignalRelay() {
   if (fd_) restore_in_child();
 }
 
-namespace {
-
-/// `process` itself if it has none.
-pid_t first_child(pid_t process) {
-  const auto all = read_file(fmt::format("/proc/{0}/task/{0}/children", process));
-  const pid_t child = all ? std::atoi(all->c_str()) : 0;
-  return child > 0 ? child : process;
-}
-
-}  // namespace
-
 void SignalRelay::relay_pending(pid_t app) {
   signalfd_siginfo info{};
   while (::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
@@ -89,7 +85,8 @@ void SignalRelay::relay_pending(pid_t app) {
     // Asked for the terminal's, too: its answers are about what came since the last question.
     const bool from_group = group_got_ && group_got_(number) && ::getpgid(app) == ::getpgrp();
     if (from_terminal || from_group) continue;
-    ::kill(to_child_ ? first_child(app) : app, number);
+    const pid_t child = to_child_ ? child_of(app) : 0;
+    ::kill(child > 0 ? child : app, number);
   }
 }
 

@@ -27,6 +27,11 @@ struct AppEnd {
 /// `end.status` if there is no signal, or if signals cannot end this process (a container's init).
 int end_like(AppEnd end);
 
+/// Raises the signal with its default action, whatever is blocked or handled.
+void raise_default(int number);
+/// The first child of any thread of `process`; 0: it has none.
+pid_t child_of(pid_t process);
+
 /// Blocks signals of this process while it waits for APP, and forwards them. Signals of the
 /// terminal (si_code SI_KERNEL) reach the whole foreground group and are not forwarded. Constructed
 /// before fork; one at a time; single-threaded.
