@@ -136,8 +136,7 @@ RobustPca robust_pca(const Eigen::MatrixXd& data) {
   MatrixXd dual = data / std::max(norm, data.cwiseAbs().maxCoeff() / lambda);
   double mu = 1.25 / norm;
   const double most_mu = mu * 1e7;
-  while (out.iterations < kMost) {
-    ++out.iterations;
+  for (int round = 0; round < kMost; ++round) {
     out.sparse = shrink(data - out.low_rank + dual / mu, lambda / mu);
     const MatrixXd rest = data - out.sparse + dual / mu;
     const auto solved = eigen(rest);

@@ -7,7 +7,6 @@
 
 #include <Eigen/Core>
 #include <array>
-#include <string_view>
 #include <vector>
 
 namespace heddle::jobs::store {
@@ -35,12 +34,11 @@ Scores iqr(const Values& values, const Reference* reference = nullptr);
 Scores modified_z_score(const Values& values, const Reference* reference = nullptr);
 
 struct Method {
-  std::string_view name;
   Scores (*score)(const Values&, const Reference*);
   double threshold;
 };
 inline constexpr std::array<Method, 3> kMethods = {
-    {{"iqr", iqr, 0}, {"modified_z_score", modified_z_score, 3.5}, {"z_score", z_score, 3.0}}};
+    {{iqr, 0}, {modified_z_score, 3.5}, {z_score, 3.0}}};
 
 /// For each value the number of methods that call it an outlier; with `references`, one for each
 /// method, that are above all of the reference.
@@ -54,7 +52,6 @@ double robust_deviation(const Values& values, double median);
 struct RobustPca {
   Eigen::MatrixXd low_rank;
   Eigen::MatrixXd sparse;  ///< what does not follow the common pattern
-  int iterations = 0;
 };
 /// Principal component pursuit (Candes, Li, Ma, Wright 2011) by the inexact augmented Lagrangian
 /// method (Lin, Chen, Ma 2010): `data` is the sum of both parts. Rows are jobs. Deterministic.
