@@ -336,7 +336,8 @@ class Steps {
                            int table);
   Result<void> handle(const Received<Message>& got);
   Result<void> log_event(const Message& event);
-  /// The agent was killed: by its alarm, or by what the launcher sent.
+  /// The agent is silent, or was killed by its alarm or by what the launcher sent: the same for the
+  /// user.
   Error lost(const char* why) const {
     return Error(options_.command[0], "the PMIx connection to the launcher has failed", why);
   }
@@ -355,10 +356,8 @@ Result<Received<Message>> Steps::receive(std::chrono::milliseconds limit) {
   auto got = receive_record<Message>(socket_.get(), limit);
   if (got && got->message.step == Step::failed) return fail(got->message.error);
   if (got) return std::move(*got);
-  // Silent, killed by its alarm, or by what the launcher sent: the same for the user.
   return fail(
-      options_.command[0], "the PMIx connection to the launcher has failed",
-      got.error().code() == ETIMEDOUT ? "no answer in time" : "libpmix's process has ended");
+      lost(got.error().code() == ETIMEDOUT ? "no answer in time" : "libpmix's process has ended"));
 }
 
 Result<std::vector<std::string>> Steps::prepare() {
