@@ -340,7 +340,7 @@ Result<void> prepare_nodes(LaunchSettings& settings, const LineNodes& line,
   // A rank's nodes are those of the launcher that started it, which were checked then.
   const bool is_first = count == 0 && !rank_from_environment();
   if (is_first && line.may_be_srun && find_program("srun"))
-    plan_step_check(settings, engine, is_copied ? id : "", options.quiet);
+    plan_step_check(settings, engine, is_copied ? id : "");
   // sbcast does not copy to several jobs.
   const bool copies = count > 1 && is_copied && het_components() < 2;
   if (options.dry_run) {

@@ -20,7 +20,6 @@ inline constexpr const char* kCheckOption = "--check-node";
 struct NodeOptions {
   std::string ship;  ///< the engine of fs-ship, "no", or empty: sbcast
   bool dry_run = false;
-  bool quiet = false;
 };
 
 /// Has each node of the job execute this program, by srun, or by the launchers' remote shell. In an

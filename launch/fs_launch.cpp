@@ -493,7 +493,7 @@ AppEnd launch(Options& o) {
   if (!o.ship.empty() && o.ship != "no" && o.settings.map.empty())
     return {usage_error("fs-launch", "--ship: needs a bundle as --map")};
   if (!o.quiet) warn_of_missing(o.settings);
-  if (!o.quiet && launcher) warn_of_no_launcher(*launcher, o.command);
+  if (!o.quiet) warn_of_no_launcher(*launcher, o.command);
   if (!o.settings.stage.empty() && o.settings.via == "direct")
     return {usage_error("fs-launch",
                         "--stage: not allowed with --via direct, where no mount serves copies")};
@@ -519,8 +519,8 @@ AppEnd launch(Options& o) {
       warn(Error("", made.error().message(), "there will be no report"));
     if (reports) o.settings.reports = reports->path();
   }
-  const auto line = LauncherLine(launcher.value_or(""), o.command, false).nodes();
-  if (auto ready = prepare_nodes(o.settings, line, {o.ship, o.dry_run, o.quiet}); !ready)
+  const auto line = LauncherLine(*launcher, o.command, false).nodes();
+  if (auto ready = prepare_nodes(o.settings, line, {o.ship, o.dry_run}); !ready)
     return unguided(ready.error());
   if (!o.settings.image.empty() && !o.dry_run) prepare_image(o.settings);
   std::optional<Hold> hold;
@@ -536,7 +536,7 @@ AppEnd launch(Options& o) {
   if (o.job) prepare_job(o.settings);
 #endif
   if (outer) inherit(o.settings, *outer);
-  const auto hooks = hooks_for(o.settings, launcher.value_or(""), o.command);
+  const auto hooks = hooks_for(o.settings, *launcher, o.command);
   if (!hooks) return unguided(hooks.error());
   if (!o.quiet)
     for (const auto& note : hooks->notes) warn(note);

@@ -35,7 +35,6 @@ namespace {
 using Words = std::vector<std::string>;
 
 constexpr const char* kProgram = "heddle-srun-prolog";
-constexpr const char* kQuietly = "quietly";
 constexpr std::chrono::seconds kAnswerTime{10};
 constexpr std::size_t kLargestMark = 4096;
 constexpr std::size_t kMostReaders = 65'536;  ///< of a mark
@@ -140,9 +139,8 @@ int end_step() {
 
 }  // namespace
 
-void plan_step_check(LaunchSettings& settings, const std::string& engine, const std::string& id,
-                     bool quiet) {
-  settings.step_check = quiet ? kQuietly : "yes";
+void plan_step_check(LaunchSettings& settings, const std::string& engine, const std::string& id) {
+  settings.step_check = "yes";
   settings.ship = engine;
   settings.bundle = id;
   const char* own = std::getenv(kPrologVariable);
@@ -184,7 +182,7 @@ int check_step(int argc, char** argv) {
         report(done.error());
         return end_step();
       }
-      if (settings.step_check != kQuietly)
+      if (settings.quiet.empty())
         warn(Error("", done.error().message(), "the job runs without heddle", done.error().hint()));
     }
   }

@@ -19,8 +19,7 @@ inline constexpr const char* kMarkOption = "--mark-step";
 
 /// Has hooks_for() set SLURM_PROLOG. The user's own, or else the site's SrunProlog, is executed by
 /// check_step(). `engine` of fs-ship for a bundle of this id; both are empty: none is copied.
-void plan_step_check(LaunchSettings& settings, const std::string& engine, const std::string& id,
-                     bool quiet);
+void plan_step_check(LaunchSettings& settings, const std::string& engine, const std::string& id);
 /// Takes it out of this process's environment, which gets the user's own again.
 void remove_step_check();
 /// The value of SLURM_PROLOG, for an installation at `prefix`.
