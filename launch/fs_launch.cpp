@@ -423,8 +423,12 @@ void inherit(LaunchSettings& own, const LaunchSettings& outer) {
                        &LaunchSettings::hooks, &LaunchSettings::mpi})
       take(field);
   }
-  for (auto field : {&LaunchSettings::profile, &LaunchSettings::hold, &LaunchSettings::reports})
-    take(field);
+  for (auto field : {&LaunchSettings::profile, &LaunchSettings::reports}) take(field);
+  if (own.hold.empty()) {
+    own.hold = outer.hold;
+    own.hold_exit = outer.hold_exit;
+    own.hold_directory = outer.hold_directory;
+  }
   if (own.job.empty()) {
     own.job = outer.job;
     own.job_start = outer.job_start;
@@ -527,8 +531,9 @@ AppEnd launch(Options& o) {
   if (!o.hold.mode.empty() && !o.dry_run) {
     hold.emplace(value_or_throw(
         Hold::create(o.hold_id, o.tool, o.hold.on_exit, std::chrono::seconds(o.hold_limit))));
-    o.hold.directory = hold->path();
-    o.settings.hold = encode_hold(o.hold);
+    o.settings.hold = o.hold.mode;
+    o.settings.hold_exit = o.hold.on_exit;
+    o.settings.hold_directory = hold->path();
     const auto id = hold->path().substr(hold->path().rfind('/') + 1);
     if (o.hold_id.empty()) say("ranks will be held: fs-launch release " + id);
   }

@@ -61,6 +61,8 @@ void for_each_field(Settings& s, const Each& each) {
   each("hooks", s.hooks);
   each("mpi", s.mpi);
   each("hold", s.hold);
+  each("hold-exit", s.hold_exit);
+  each("hold-directory", s.hold_directory);
   each("reports", s.reports);
   each("job", s.job);
   each("job-start", s.job_start);

@@ -22,9 +22,9 @@ struct LaunchSettings {
   std::vector<std::string> slow, fast, trees;
   std::string profile;  ///< path of a profile with variables of the ranks; empty: none
   std::string image;    ///< of the ranks' containers; empty: none
-  std::string backend, source, hooks, mpi;  ///< as RankContainer's
-  std::string hold;                         ///< encode_hold(); empty: the ranks do not wait
-  std::string reports;                      ///< a directory that all nodes see; empty: no reports
+  std::string backend, source, hooks, mpi;      ///< as RankContainer's
+  std::string hold, hold_exit, hold_directory;  ///< as HoldSettings'; empty: the ranks do not wait
+  std::string reports;     ///< a directory that all nodes see; empty: no reports
   std::string job;         ///< id of the job that is collected, or kOwnJob...; empty: none is
   std::string job_start;   ///< its start, microseconds since the epoch
   std::string job_to;      ///< the directory for its archives

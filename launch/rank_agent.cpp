@@ -363,7 +363,8 @@ int become_rank(int argc, char** argv) {
     return 126;
   }
   if (settings && !settings->hold.empty())
-    hold_rank(settings->hold, rank_from_environment().value_or(0), job_size());
+    hold_rank({settings->hold, settings->hold_exit, settings->hold_directory},
+              rank_from_environment().value_or(0), job_size());
   const auto profile = take_profile(settings ? settings->profile : "");
   if (!profile) why = profile.error().message();
   if (!unguided.empty()) why = unguided;

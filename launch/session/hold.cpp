@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -280,24 +281,11 @@ int list_held(const std::string& directory) {
 
 }  // namespace
 
-std::string encode_hold(const HoldSettings& s) {
-  return s.mode + ":" + s.on_exit + ":" + s.directory;
-}
-
-std::optional<HoldSettings> decode_hold(const std::string& text) {
-  const auto first = text.find(':');
-  const auto second = text.find(':', first == text.npos ? first : first + 1);
-  if (second == text.npos) return std::nullopt;
-  return HoldSettings{text.substr(0, first), text.substr(first + 1, second - first - 1),
-                      text.substr(second + 1)};
-}
-
-void hold_rank(const std::string& settings, std::int64_t rank, std::uint64_t size) {
-  const auto hold = decode_hold(settings);
-  if (!hold || content(hold->directory + "/state").empty()) return;  // not seen on this node
-  if (hold->mode == "exec" && will_stop_at_exec(*hold, rank, size)) return;
-  note_held(*hold, rank, size, ::getpid());
-  if (!wait_for_release(*hold)) (void)::kill(::getpid(), SIGKILL);
+void hold_rank(const HoldSettings& hold, std::int64_t rank, std::uint64_t size) {
+  if (content(hold.directory + "/state").empty()) return;  // not seen on this node
+  if (hold.mode == "exec" && will_stop_at_exec(hold, rank, size)) return;
+  note_held(hold, rank, size, ::getpid());
+  if (!wait_for_release(hold)) (void)::kill(::getpid(), SIGKILL);
 }
 
 Result<Hold> Hold::create(const std::string& id, int tool, const std::string& on_exit,

@@ -14,7 +14,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "base/child.hpp"
@@ -28,13 +27,10 @@ struct HoldSettings {
   std::string on_exit = "release";  ///< or kill: when the tool has ended
   std::string directory;
 };
-/// One word for LaunchSettings::hold. nullopt: not of encode_hold().
-std::string encode_hold(const HoldSettings& settings);
-std::optional<HoldSettings> decode_hold(const std::string& text);
 
 /// In a rank: returns when it is released (agent), or when it will be stopped at its next exec.
 /// Does not return if the rank is to end. Where it cannot be traced it is held as by agent.
-void hold_rank(const std::string& settings, std::int64_t rank, std::uint64_t size);
+void hold_rank(const HoldSettings& hold, std::int64_t rank, std::uint64_t size);
 
 /// In fs-launch: the directory of a hold, and a process that shows that the tool lives.
 class Hold {
