@@ -8,7 +8,7 @@ complete -c fs-job -n __fish_use_subcommand -a diff -d 'Compare the processes of
 complete -c fs-job -n __fish_use_subcommand -a dump -d 'Print all that is known of a job'
 complete -c fs-job -n __fish_use_subcommand -a export -d 'Write totals for Prometheus'
 complete -c fs-job -n __fish_use_subcommand -a list -d 'List jobs, hosts, users, tags, models'
-complete -c fs-job -n __fish_use_subcommand -a migrate -d 'Create or update the store'
+complete -c fs-job -n __fish_use_subcommand -a migrate -d 'Create the store'
 complete -c fs-job -n __fish_use_subcommand -a model -d 'Make, list and delete reference models'
 complete -c fs-job -n __fish_use_subcommand -a outliers -d 'Print which jobs are unlike the others'
 complete -c fs-job -n __fish_use_subcommand -a query -d 'Find jobs'

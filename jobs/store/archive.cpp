@@ -151,8 +151,8 @@ class MetadataReader {
 
   Metadata read(bool own) {
     Metadata m;
-    if (const auto version = number("heddle_job").value_or(0); own && (version < 1 || version > 2))
-      throw wrong("heddle_job", "another version than 1 and 2");
+    if (const auto version = number("heddle_job").value_or(0); own && version != 2)
+      throw wrong("heddle_job", "another version than 2");
     m.cluster = text("cluster");
     m.jobid = text("jobid");
     m.host = text("host");
@@ -369,15 +369,13 @@ void read_rows(Archive& archive, TableReader& table, bool own) {
 
 void read_libraries(Archive& archive, const std::string& path) {
   TableReader table(path, "libraries.tsv", archive.library_text);
-  std::vector<std::string_view> columns{"set", "name", "path", "failed", "size"};
-  const bool is_empty = !table.next();
-  if (table.fields.size() == 4) columns.pop_back();  // version 1
-  if (is_empty || table.fields != columns) throw table.wrong("unknown columns");
+  const std::vector<std::string_view> columns{"set", "name", "path", "failed", "size"};
+  if (!table.next() || table.fields != columns) throw table.wrong("unknown columns");
   while (table.next()) {
     table.check_width(columns.size());
     if (archive.libraries.size() == kMostLibraries) throw table.wrong("too many libraries");
-    archive.libraries.push_back({table.needed(0), table.text(1), table.text(2), table.number(3),
-                                 columns.size() > 4 ? table.number(4) : Count()});
+    archive.libraries.push_back(
+        {table.needed(0), table.text(1), table.text(2), table.number(3), table.number(4)});
   }
 }
 

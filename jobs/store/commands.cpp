@@ -411,10 +411,7 @@ int retire_command(int argc, char** argv) {
 
 int migrate_command(int argc, char** argv) {
   return store_command(
-      argc, argv,
-      "Create the store, or bring it to this version's schema. In PostgreSQL: as an administrator, "
-      "once.",
-      [](CLI::App&) {},
+      argc, argv, "Create the store. In PostgreSQL: as an administrator, once.", [](CLI::App&) {},
       [](const std::string& url) {
         const auto database = open_any(url, true);
         const int before = migrate(*database);
@@ -541,7 +538,7 @@ constexpr Command kCommands[] = {
     {"list", "List jobs, hosts, users, tags, models", list_command},
     {"delete", "Delete jobs", delete_command},
     {"retire", "Delete old jobs", retire_command},
-    {"migrate", "Create or update the store", migrate_command},
+    {"migrate", "Create the store", migrate_command},
     {"export", "Write totals for Prometheus", export_command},
 };
 

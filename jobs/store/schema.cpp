@@ -5,8 +5,6 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "base/paths.hpp"
@@ -16,8 +14,8 @@ namespace heddle::jobs::store {
 namespace {
 
 // Tables begin with t_ and may change with the version; the views are the stable schema of
-// docs/jobs.md. @ID@, @TAGS@ and @VIEW@ differ between the databases. A new store is made of schema
-// 1 and all changes, so that it is what migrating makes of an old one.
+// docs/jobs.md. @ID@, @TAGS@ and @VIEW@ differ between the databases. A store is made by one
+// version, and none of another version is read.
 constexpr const char* kTables = R"(
 CREATE TABLE t_job (
   id @ID@, username TEXT NOT NULL, cluster TEXT NOT NULL, jobid TEXT NOT NULL,
@@ -49,7 +47,11 @@ CREATE TABLE t_thread (
 CREATE TABLE t_library (
   job_id BIGINT NOT NULL REFERENCES t_job ON DELETE CASCADE, node_id BIGINT NOT NULL,
   library_set BIGINT NOT NULL, position BIGINT NOT NULL, name TEXT, path TEXT, failed BIGINT,
-  PRIMARY KEY (job_id, node_id, library_set, position));
+  size BIGINT, PRIMARY KEY (job_id, node_id, library_set, position));
+CREATE TABLE t_file (
+  job_id BIGINT NOT NULL REFERENCES t_job ON DELETE CASCADE, node_id BIGINT NOT NULL,
+  n BIGINT NOT NULL, position BIGINT NOT NULL, path TEXT, opens BIGINT, failed BIGINT,
+  bytes_read BIGINT, bytes_written BIGINT, PRIMARY KEY (job_id, node_id, n, position));
 CREATE TABLE t_model (
   id @ID@, username TEXT NOT NULL, name TEXT NOT NULL, created BIGINT NOT NULL,
   content TEXT NOT NULL, UNIQUE (username, name));
@@ -58,16 +60,8 @@ CREATE TABLE t_model_job (
   job_id BIGINT NOT NULL REFERENCES t_job ON DELETE CASCADE, PRIMARY KEY (model_id, job_id));
 CREATE INDEX model_of_job ON t_model_job (job_id);
 CREATE TABLE t_version (version BIGINT NOT NULL);
-INSERT INTO t_version VALUES (1);
+INSERT INTO t_version VALUES (2);
 )";
-
-constexpr std::array<const char*, kSchemaVersion - 1> kChanges = {R"(
-ALTER TABLE t_library ADD COLUMN size BIGINT;
-CREATE TABLE t_file (
-  job_id BIGINT NOT NULL REFERENCES t_job ON DELETE CASCADE, node_id BIGINT NOT NULL,
-  n BIGINT NOT NULL, position BIGINT NOT NULL, path TEXT, opens BIGINT, failed BIGINT,
-  bytes_read BIGINT, bytes_written BIGINT, PRIMARY KEY (job_id, node_id, n, position));
-)"};
 
 constexpr const char* kViews = R"(
 CREATE VIEW jobs @VIEW@ AS SELECT id, username, cluster, jobid, restart, jobname, start, finish,
@@ -157,7 +151,7 @@ int version_of(Database& database) {
 }
 
 void check_version(const Database& database, int version) {
-  if (version > kSchemaVersion)
+  if (version != 0 && version != kSchemaVersion)
     throw Error(database.name(), fmt::format("the store has schema {}", version),
                 fmt::format("this fs-job knows {}", kSchemaVersion), "update heddle");
 }
@@ -169,10 +163,6 @@ std::string default_path() {
 }
 
 }  // namespace
-
-std::string metric_list(std::string_view prefix, std::string_view suffix) {
-  return list_of(kMetrics, prefix, suffix);
-}
 
 std::unique_ptr<Database> open_any(const std::string& url, bool create) {
   if (!url.empty()) return Database::open(url, create);
@@ -187,17 +177,17 @@ std::unique_ptr<Database> open_store(const std::string& url, bool create) {
     migrate(*database);
   else if (const int version = version_of(*database); version != kSchemaVersion) {
     check_version(*database, version);
-    throw Error(database->name(), "the database has no store of jobs, or an old one", {},
+    throw Error(database->name(), "the database has no store of jobs", {},
                 database->is_postgres() ? "an administrator runs fs-job migrate"
-                                        : "fs-job submit makes one; fs-job migrate updates it");
+                                        : "fs-job submit makes one");
   }
   return database;
 }
 
 int migrate(Database& database) {
-  if (const int version = version_of(database); version > 0) {  // the common case, without a lock
+  if (const int version = version_of(database); version != 0) {  // the common case, without a lock
     check_version(database, version);
-    if (version == kSchemaVersion) return version;
+    return version;
   }
   Transaction transaction(database);
   const bool postgres = database.is_postgres();
@@ -206,27 +196,18 @@ int migrate(Database& database) {
     database.script("CREATE SCHEMA IF NOT EXISTS fs_job");
   }
   const int version = version_of(database);
-  if (version < kSchemaVersion) {
-    std::string sql = version == 0 ? kTables : "";
-    for (auto from = std::max(version, 1); from < kSchemaVersion; ++from)
-      sql += kChanges.at(from - 1);
-    sql += fmt::format("UPDATE t_version SET version = {};\n", kSchemaVersion);
-    // Views of others may be made of these.
-    if (!postgres)
-      for (const char* view :
-           {"jobs", "hosts", "processes", "threads", "libraries", "files", "tags", "models"})
-        sql += fmt::format("DROP VIEW IF EXISTS {};\n", view);
-    sql += replaced(kViews, "CREATE VIEW", postgres ? "CREATE OR REPLACE VIEW" : "CREATE VIEW");
+  if (version == 0) {
+    std::string sql = std::string(kTables) + kViews;
     for (const auto& [what, by] : std::vector<std::pair<std::string, std::string>>{
              {"@ID@",
               postgres ? "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY" : "INTEGER PRIMARY KEY"},
              {"@TAGS@", postgres ? "COALESCE(json_object_agg(name, value), '{}')::text"
                                  : "json_group_object(name, value)"},
              {"@VIEW@", postgres ? "WITH (security_invoker = true)" : ""},
-             {"@METRICS@", metric_list("", " BIGINT")},
+             {"@METRICS@", list_of(kMetrics, "", " BIGINT")},
              {"@TOTALS@", list_of(kTotals, "", " BIGINT")},
-             {"@P.NAMES@", metric_list("p.")},
-             {"@NAMES@", metric_list()},
+             {"@P.NAMES@", list_of(kMetrics, "p.", "")},
+             {"@NAMES@", list_of(kMetrics, "", "")},
              {"@TOTALNAMES@", list_of(kTotals, "", "")}})
       sql = replaced(std::move(sql), what, by);
     database.script(sql);

@@ -45,8 +45,6 @@ inline constexpr std::array<Metric, 6> kTotals = {{{"memory_peak", Total::max},
                                                    {"cpu_stall", Total::sum},
                                                    {"memory_stall", Total::sum},
                                                    {"io_stall", Total::sum}}};
-/// `name,name,...`, each with `prefix` before and `suffix` after it.
-std::string metric_list(std::string_view prefix = "", std::string_view suffix = "");
 
 /// Opens the database at `url`, or where it is by default if that is empty: $FS_JOB_DB, else
 /// $XDG_DATA_HOME/heddle/jobs.db. `create`: a missing SQLite file is made, and
@@ -56,7 +54,8 @@ std::unique_ptr<Database> open_any(const std::string& url, bool create);
 /// version.
 std::unique_ptr<Database> open_store(const std::string& url, bool create = false);
 
-/// Creates the schema or brings it to kSchemaVersion. Result: the version that was found, 0: none.
+/// Creates the schema, if there is none. Throws if it is of another version. Result: the version
+/// that was found, 0: none.
 int migrate(Database& database);
 
 }  // namespace heddle::jobs::store

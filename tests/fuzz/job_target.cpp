@@ -43,7 +43,7 @@ void write(const std::string& name, std::string_view text) {
 }
 
 nlohmann::json metadata() {
-  return {{"heddle_job", 1}, {"jobid", "1"},         {"host", "n1"},
+  return {{"heddle_job", 2}, {"jobid", "1"},         {"host", "n1"},
           {"user", "u"},     {"start", 1'000'000},   {"stop", 9'000'000},
           {"hosts", {"n1"}}, {"tags", {{"a", "b"}}}, {"collector", {{"perf_on", true}}}};
 }

@@ -63,7 +63,7 @@ inline std::string rows_of(const FakeJob& job) {
 
 /// Writes the archive's files to `directory`.
 inline void write_files(const FakeJob& job, const std::string& directory) {
-  Json meta{{"heddle_job", 1},
+  Json meta{{"heddle_job", 2},
             {"jobid", job.id},
             {"cluster", job.cluster},
             {"host", job.host},
@@ -82,8 +82,8 @@ inline void write_files(const FakeJob& job, const std::string& directory) {
   meta.update(job.more);
   write_text_file(directory + "/job.json", meta.dump());
   write_text_file(directory + "/processes.tsv", kHeader + rows_of(job));
-  std::string libraries = "set\tname\tpath\tfailed\n";
-  for (const auto& [name, path] : job.libraries) libraries += "1\t" + name + "\t" + path + "\t\n";
+  std::string libraries = "set\tname\tpath\tfailed\tsize\n";
+  for (const auto& [name, path] : job.libraries) libraries += "1\t" + name + "\t" + path + "\t\t\n";
   write_text_file(directory + "/libraries.tsv", libraries);
 }
 

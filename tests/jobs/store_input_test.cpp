@@ -130,7 +130,7 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                  "not a number");
   expect_refused({"submit", make("version",
                                  [&](const std::string& d) {
-                                   replace(d + "/job.json", "\"heddle_job\":1", "\"heddle_job\":3");
+                                   replace(d + "/job.json", "\"heddle_job\":2", "\"heddle_job\":3");
                                  })},
                  "version");
   expect_refused({"submit", make("deep",
@@ -151,7 +151,7 @@ TEST_P(Store, damaged_and_hostile_archives_store_nothing) {
                  "nested too deep");
   expect_refused({"submit", make("members",
                                  [&](const std::string& d) {
-                                   std::string text = R"({"heddle_job":1)";
+                                   std::string text = R"({"heddle_job":2)";
                                    for (int i = 0; i < 500'000; ++i)
                                      text += fmt::format(R"(,"{:06}":1)", i);
                                    write_text_file(d + "/job.json", text + "}");

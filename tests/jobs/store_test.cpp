@@ -177,41 +177,6 @@ TEST_P(Store, a_trace_is_joined_by_pid_program_and_time) {
   out({"delete", "1"});
 }
 
-TEST_P(Store, store_of_schema_1_is_migrated_with_its_jobs) {
-  out({"submit", archive({.id = "old"})});
-  const auto sql = [&](const std::string& text) {
-    if (GetParam() == "sqlite"s) return run_checked({"sqlite3", url_, text}).out;
-    const auto done = server->sql("admin", "SET search_path = fs_job; " + text);
-    EXPECT_EQ(done.status, 0) << done.err;
-    return done.out;
-  };
-  const auto schema = [&] {
-    return GetParam() == "sqlite"s
-               ? sql("SELECT name, (SELECT group_concat(name || type) FROM "
-                     "pragma_table_info(s.name)) "
-                     "FROM sqlite_schema s ORDER BY name")
-               : sql("SELECT table_name, column_name, data_type FROM information_schema.columns "
-                     "WHERE table_schema = 'fs_job' ORDER BY 1, ordinal_position; SELECT * FROM "
-                     "information_schema.role_table_grants WHERE table_schema = 'fs_job' ORDER BY "
-                     "2, 5, 6; SELECT * FROM information_schema.column_privileges WHERE "
-                     "table_schema = 'fs_job' ORDER BY 2, 5, 6, 7; SELECT * FROM pg_policies "
-                     "ORDER BY tablename, policyname");
-  };
-  const auto fresh = schema();
-  sql("DROP VIEW files; DROP TABLE t_file; DROP VIEW libraries; ALTER TABLE t_library DROP COLUMN "
-      "size; CREATE VIEW libraries " +
-      (GetParam() == "sqlite"s ? ""s : "WITH (security_invoker = true) "s) +
-      "AS SELECT job_id, node_id, library_set, position, name, path, failed FROM t_library; "
-      "UPDATE t_version SET version = 1");
-  EXPECT_NE(schema(), fresh);
-  expect_refused({"query"}, "an old one");
-  EXPECT_EQ(out({"migrate"}), "schema 2 made\n");
-  EXPECT_EQ(schema(), fresh);
-  EXPECT_THAT(out({"show", "old", "--libs"}), HasSubstr("/usr/lib/libz.so.1"));
-  out({"submit", archive({.id = "new"})});
-  EXPECT_EQ(ids({}).size(), 3U);
-}
-
 TEST_P(Store, what_differs_and_what_costs_is_shown) {
   FakeJob a{.id = "a"}, b{.id = "b"};
   a.processes = {{.pid = 10, .exename = "sh", .rchar = 1},
