@@ -15,7 +15,6 @@ namespace {
 using hook::DecisionCache;
 using hook::ImageContents;
 using hook::ImageQuestion;
-using hook::new_overlay;
 using hook::prune_decisions;
 
 class PruneDecisions : public ::testing::Test {
