@@ -79,7 +79,7 @@ std::string path_of(int fd) {
 Result<Fd> copy_mount(int directory, const std::string& name, unsigned flags) {
   Fd tree(static_cast<int>(::syscall(SYS_open_tree, directory, name.c_str(),
                                      kOpenTreeClone | unsigned{O_CLOEXEC} | flags)));
-  if (!tree) return fail_errno(name, "cannot copy the mount");
+  if (!tree) return fail_errno(name, "cannot copy its mount");
   return tree;
 }
 

@@ -18,7 +18,7 @@ TEST_F(FsGenOptions, loader_env_loads_from_the_mount_and_reports_no_counters) {
       gen({"--loader", "env", "--json", dir_ / "report.json", "--map", map, "--", farm.program});
   EXPECT_EQ(ours.out, farm.output) << ours.err;
   EXPECT_EQ(report()["loader"], "environment");
-  EXPECT_EQ(report()["limits"].size(), 1U) << "DT_RPATH";
+  EXPECT_EQ(report()["limits"].size(), 2U) << "DT_RPATH, dladdr";
   for (const char* key : {"probes_with", "names_guided", "guided_processes"})
     EXPECT_FALSE(report().contains(key)) << key;
   // Without the auditor the libraries still come from the mount.
