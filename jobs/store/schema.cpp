@@ -153,7 +153,8 @@ int version_of(Database& database) {
 void check_version(const Database& database, int version) {
   if (version != 0 && version != kSchemaVersion)
     throw Error(database.name(), fmt::format("the store has schema {}", version),
-                fmt::format("this fs-job knows {}", kSchemaVersion), "update heddle");
+                fmt::format("this fs-job knows {}", kSchemaVersion),
+                version > kSchemaVersion ? "update heddle" : "submit the archives to a new store");
 }
 
 std::string default_path() {
