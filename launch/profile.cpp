@@ -268,9 +268,9 @@ Result<Fd> ProfileDirectory::lock() const {
   const auto umask = ::umask(022);
   fs::create_directories(fs::path(path_).parent_path(), error);
   const bool made = ::mkdir(path_.c_str(), is_system_ ? 0755 : 0700) == 0 || errno == EEXIST;
-  const int why = errno;
+  const int not_made = errno;
   ::umask(umask);
-  if (!made) return fail_errno(path_, "cannot make the directory", why);
+  if (!made) return fail_errno(path_, "cannot make the directory", not_made);
   TRY(check_trusted_directory(path_));
   const auto path = path_ + "/.lock";
   auto fd = TRY(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600));

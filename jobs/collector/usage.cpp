@@ -61,9 +61,10 @@ std::int64_t peak_memory() {
 std::int64_t next_number(const char*& at) {
   while (*at && (*at < '0' || *at > '9')) ++at;
   if (!*at) return -1;
-  std::int64_t value = 0;
-  while (*at >= '0' && *at <= '9') value = value * 10 + (*at++ - '0');
-  return value;
+  // Unsigned, as some fields are (rsslim of /proc/PID/stat): no overflow of those.
+  std::uint64_t value = 0;
+  while (*at >= '0' && *at <= '9') value = value * 10 + static_cast<unsigned>(*at++ - '0');
+  return static_cast<std::int64_t>(value);
 }
 
 TaskUsage read_task(char* directory, std::int64_t* own_before_io) {

@@ -165,8 +165,7 @@ TEST_P(Sharing, sixty_four_fs_gens_share_one_daemon) {
 
 TEST_P(Sharing, randomly_killed_fs_gens_leave_nothing) {
   const auto ours =
-      sh("for i in $(seq 96); do $FS_GEN -q --map $OUT/map /usr/bin/git --version & pids=\"$pids "
-         "$!\"; "
+      sh("for i in $(seq 96); do $FS_GEN -q --map $OUT/map /usr/bin/git --version & "
          "[ $((i % 3)) = 0 ] && kill -9 $! 2> /dev/null; "  // which may have ended
          "[ $((i % 8)) = 0 ] && sleep 0.02; done > $OUT/text 2> $OUT/errors; wait; " +
          kGone +

@@ -308,6 +308,7 @@ TEST_F(Collected, runs_of_one_job_at_once_make_one_archive) {
 
 /// One may begin while the last one before it removes the job.
 TEST_F(Collected, runs_that_begin_while_others_end_are_all_collected) {
+  options_.deadline = std::chrono::minutes(4);
   const auto ran = sh("seq 300 | xargs -P8 -I{} " + fs_job_ + " run -q -- true");
   EXPECT_EQ(ran.err, "");
   std::size_t programs = 0;
