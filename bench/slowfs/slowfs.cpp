@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -326,11 +327,12 @@ void read_ahead_by_a_mib(const char* directory) {
       << 1024;
 }
 
-[[noreturn]] void end(fuse_session* session, int status) {
+[[noreturn]] void end(fuse_session* session, const char* directory, int status) {
   static std::once_flag once;
-  std::call_once(once, [session] {
+  std::call_once(once, [session, directory] {
     write_counts(false);  // before the device's number is free again
-    fuse_session_unmount(session);
+    // libfuse closes the device first, which threads read. Users need it, for fusermount3.
+    if (::umount2(directory, MNT_DETACH) != 0) fuse_session_unmount(session);
   });
   ::_exit(status);  // who still uses the mount gets ENOTCONN
 }
@@ -345,7 +347,7 @@ void read_ahead_by_a_mib(const char* directory) {
     if (number == SIGUSR1 || number == SIGUSR2)
       write_counts(number == SIGUSR2);
     else
-      end(session, 0);
+      end(session, directory, 0);
   }
 }
 
@@ -376,7 +378,8 @@ void read_ahead_by_a_mib(const char* directory) {
   fuse_opt_free_args(&arguments);
   if (!session || fuse_session_mount(session, directory) != 0) ::_exit(1);
   const fuse_custom_io io = {.writev = send, .read = receive};
-  if (fuse_session_custom_io(session, &io, fuse_session_fd(session)) != 0) end(session, 1);
+  if (fuse_session_custom_io(session, &io, fuse_session_fd(session)) != 0)
+    end(session, directory, 1);
 
   sigset_t signals;
   sigemptyset(&signals);
@@ -395,7 +398,7 @@ void read_ahead_by_a_mib(const char* directory) {
     status = fuse_session_loop_mt(session, config);
     fuse_loop_cfg_destroy(config);
   }
-  end(session, status == 0 ? 0 : 1);
+  end(session, directory, status == 0 ? 0 : 1);
 }
 
 const Preset* preset_named(std::string_view name) {
